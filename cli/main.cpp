@@ -1,0 +1,46 @@
+// The torchamp command: wires the subcommands, turns errors into one line and an exit code.
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include <c10/util/Exception.h>
+
+#include "cli/exit_code.h"
+#include "torchamp/base/error.h"
+#include "torchamp/base/version.h"
+
+namespace {
+
+int report(const std::string& text, int code) {
+  std::fprintf(stderr, "torchamp: %s\n", text.c_str());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace torchamp;  // NOLINT(google-build-using-namespace): the program's own top level
+  CLI::App app("Mixed-precision training for LibTorch: train, measure, look inside.", "torchamp");
+  app.set_version_flag("--version", TORCHAMP_VERSION);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+    return cli::kDone;
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    return report(std::string(error.what()) + " (torchamp --help lists what is accepted)",
+                  cli::kUsage);
+  } catch (const base::Interrupted& error) {
+    return report(error.what(), error.signal() == SIGTERM ? cli::kTerminated : cli::kInterrupted);
+  } catch (const base::UsageError& error) {
+    return report(error.what(), cli::kUsage);
+  } catch (const c10::Error& error) {
+    return report(error.what_without_backtrace(), cli::kFailed);
+  } catch (const std::exception& error) {
+    return report(error.what(), cli::kFailed);
+  }
+}

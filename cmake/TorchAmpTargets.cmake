@@ -1,0 +1,64 @@
+# What every target of this project shares: language level, warnings, sanitizers, precompiled headers, tests.
+
+# Build type "Dev": quick to compile, near to Release in behaviour, keeps LibTorch's -DNDEBUG.
+set(CMAKE_CXX_FLAGS_DEV "-O1 -g0 -DNDEBUG" CACHE STRING "Flags of the Dev build type")
+mark_as_advanced(CMAKE_CXX_FLAGS_DEV)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+# ccache makes a second build of the same sources quick; precompiled headers need the last two flags under it.
+find_program(TORCHAMP_CCACHE ccache)
+mark_as_advanced(TORCHAMP_CCACHE)
+if(TORCHAMP_CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${TORCHAMP_CCACHE}")
+endif()
+
+function(torchamp_target target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TORCHAMP_WERROR}>:-Werror>)
+  # LibTorch is built with NDEBUG; parts of its headers change meaning without it (RecordFunction inputs assert).
+  target_compile_definitions(${target} PRIVATE NDEBUG)
+  if(TORCHAMP_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${TORCHAMP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${TORCHAMP_SANITIZE})
+  endif()
+endfunction()
+
+# One precompiled torch/torch.h for every program of the build; the library itself includes narrow headers.
+function(torchamp_program target)
+  torchamp_target(${target})
+  if(NOT TARGET torchamp_pch)
+    file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/generated/torchamp_pch.cpp" CONTENT "// holds the precompiled header\n")
+    add_library(torchamp_pch OBJECT "${PROJECT_BINARY_DIR}/generated/torchamp_pch.cpp")
+    torchamp_target(torchamp_pch)
+    target_link_libraries(torchamp_pch PRIVATE torchamp::libtorch)
+    target_compile_definitions(torchamp_pch PRIVATE $<TARGET_PROPERTY:torchamp,INTERFACE_COMPILE_DEFINITIONS>)
+    target_compile_options(torchamp_pch PRIVATE -fPIC -fpch-preprocess)
+    target_precompile_headers(torchamp_pch PRIVATE <torch/torch.h>)
+  endif()
+  target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # -fPIC, as the header was compiled
+  target_precompile_headers(${target} REUSE_FROM torchamp_pch)
+endfunction()
+
+# torchamp_add_test(<room> SOURCES a_test.cpp ... [LABELS cpu ...] [TIMEOUT seconds] [LIBRARIES ...])
+# Builds torchamp_<room>_tests and registers every gtest of it.
+function(torchamp_add_test room)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LABELS;LIBRARIES" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS cpu)
+  endif()
+  set(name torchamp_${room}_tests)
+  add_executable(${name} ${ARG_SOURCES})
+  torchamp_program(${name})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE
+    TORCHAMP_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TORCHAMP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE torchamp::torchamp ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(${name} TEST_PREFIX "${room}." DISCOVERY_TIMEOUT 120
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

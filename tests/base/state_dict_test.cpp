@@ -1,0 +1,56 @@
+#include "torchamp/base/state_dict.h"
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+namespace torchamp::base {
+namespace {
+
+TEST(StateDict, KeepsInsertionOrderAndReplacesInPlace) {
+  StateDict dict;
+  dict.set("b", 1);
+  dict.set(int64_t{7}, "seven");
+  dict.set("a", 2.5);
+  dict.set("b", 3);
+  ASSERT_EQ(dict.size(), 3U);
+  EXPECT_EQ(to_string(dict.entries()[0].key), "'b'");
+  EXPECT_EQ(to_string(dict.entries()[1].key), "7");
+  EXPECT_EQ(dict.at("b").to_int(), 3);
+  EXPECT_EQ(dict.at(int64_t{7}).to_string(), "seven");
+}
+
+TEST(StateDict, NamesTheMissingKeyAndWhatIsThere) {
+  StateDict dict;
+  dict.set("epoch", 1);
+  try {
+    dict.at("loss");
+    FAIL() << "no error";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("'loss' is missing; there is: 'epoch'"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Value, ReadsNumbersByPythonsRules) {
+  EXPECT_EQ(Value(0).to_double(), 0.0);  // Python writes SGD's dampening as int 0
+  EXPECT_EQ(Value(true).to_int(), 1);
+  EXPECT_EQ(Value(torch::tensor(3.0F)).to_double(), 3.0);  // optimizer steps are tensors in Python
+  EXPECT_THROW(Value(2.5).to_int(), CheckpointError);
+  EXPECT_THROW(Value("1").to_double(), CheckpointError);
+  EXPECT_THROW(Value(torch::ones({2})).to_double(), CheckpointError);
+}
+
+TEST(Value, HoldsNestedDicts) {
+  StateDict inner;
+  inner.set("x", List{{1, 2.0, Value()}});
+  StateDict outer;
+  outer.set("inner", inner);
+  const StateDict copy = outer;
+  EXPECT_EQ(copy.at("inner").to_dict().at("x").to_items()[1].to_double(), 2.0);
+  EXPECT_TRUE(copy.at("inner").to_dict().at("x").to_items()[2].is_none());
+}
+
+}  // namespace
+}  // namespace torchamp::base

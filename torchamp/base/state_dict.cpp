@@ -1,0 +1,131 @@
+#include "torchamp/base/state_dict.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/ops/item.h>
+
+namespace torchamp::base {
+namespace {
+
+[[noreturn]] void wrong_type(const std::string& who, const char* came, const char* accepted) {
+  throw CheckpointError("[state_dict] " + who + " is a " + came + "; " + accepted +
+                        " is accepted. Was the file written by another program or version?");
+}
+
+}  // namespace
+
+StateDict::StateDict() = default;
+StateDict::StateDict(const StateDict&) = default;
+StateDict::StateDict(StateDict&&) noexcept = default;
+StateDict& StateDict::operator=(const StateDict&) = default;
+StateDict& StateDict::operator=(StateDict&&) noexcept = default;
+StateDict::~StateDict() = default;
+
+void StateDict::set(Key key, Value value) {
+  if (Value* present = find(key)) {
+    *present = std::move(value);
+    return;
+  }
+  entries_.push_back({std::move(key), std::move(value)});
+}
+
+bool StateDict::erase(const Key& key) {
+  const auto it = std::find_if(entries_.begin(), entries_.end(),
+                               [&](const Entry& entry) { return entry.key == key; });
+  if (it == entries_.end()) return false;
+  entries_.erase(it);
+  return true;
+}
+
+const Value* StateDict::find(const Key& key) const {
+  for (const Entry& entry : entries_) {
+    if (entry.key == key) return &entry.value;
+  }
+  return nullptr;
+}
+
+Value* StateDict::find(const Key& key) {
+  return const_cast<Value*>(static_cast<const StateDict*>(this)->find(key));
+}
+
+const Value& StateDict::at(const Key& key) const {
+  if (const Value* value = find(key)) return *value;
+  constexpr size_t kShown = 8;  // enough to recognise the file by, short enough for one line
+  std::string present;
+  for (size_t i = 0; i < std::min(entries_.size(), kShown); ++i) {
+    present += (i ? ", " : "") + to_string(entries_[i].key);
+  }
+  if (entries_.size() > kShown) present += ", ...";
+  throw CheckpointError("[state_dict] " + to_string(key) +
+                        " is missing; there is: " + (present.empty() ? "nothing" : present) +
+                        ". Was it saved by another program or version?");
+}
+
+size_t StateDict::size() const { return entries_.size(); }
+
+bool Value::to_bool(const std::string& who) const {
+  if (is<bool>()) return std::get<bool>(storage_);
+  if (is<int64_t>()) return std::get<int64_t>(storage_) != 0;
+  wrong_type(who, type_name(), "bool");
+}
+
+int64_t Value::to_int(const std::string& who) const {
+  if (is<int64_t>()) return std::get<int64_t>(storage_);
+  if (is<bool>()) return std::get<bool>(storage_) ? 1 : 0;
+  if (is<at::Tensor>()) {
+    const at::Tensor& tensor = std::get<at::Tensor>(storage_);
+    if (tensor.defined() && tensor.numel() == 1 && !tensor.is_floating_point() &&
+        !tensor.is_complex()) {
+      return tensor.item().toLong();
+    }
+  }
+  wrong_type(who, type_name(), "int");
+}
+
+double Value::to_double(const std::string& who) const {
+  if (is<double>()) return std::get<double>(storage_);
+  if (is<int64_t>()) return static_cast<double>(std::get<int64_t>(storage_));
+  if (is<bool>()) return std::get<bool>(storage_) ? 1.0 : 0.0;
+  if (is<at::Tensor>()) {
+    const at::Tensor& tensor = std::get<at::Tensor>(storage_);
+    if (tensor.defined() && tensor.numel() == 1 && !tensor.is_complex())
+      return tensor.item().toDouble();
+  }
+  wrong_type(who, type_name(), "float");
+}
+
+const std::string& Value::to_string(const std::string& who) const {
+  if (is<std::string>()) return std::get<std::string>(storage_);
+  wrong_type(who, type_name(), "str");
+}
+
+const at::Tensor& Value::to_tensor(const std::string& who) const {
+  if (is<at::Tensor>()) return std::get<at::Tensor>(storage_);
+  wrong_type(who, type_name(), "Tensor");
+}
+
+const StateDict& Value::to_dict(const std::string& who) const {
+  if (is<StateDict>()) return std::get<StateDict>(storage_);
+  wrong_type(who, type_name(), "dict");
+}
+
+const std::vector<Value>& Value::to_items(const std::string& who) const {
+  if (is<List>()) return std::get<List>(storage_).items;
+  if (is<Tuple>()) return std::get<Tuple>(storage_).items;
+  wrong_type(who, type_name(), "list or tuple");
+}
+
+const char* Value::type_name() const {
+  constexpr const char* kNames[] = {"NoneType", "bool", "int",   "float", "str",
+                                    "Tensor",   "list", "tuple", "dict"};
+  static_assert(std::size(kNames) == std::variant_size_v<Storage>);
+  return kNames[storage_.index()];
+}
+
+std::string to_string(const StateDict::Key& key) {
+  if (const auto* name = std::get_if<std::string>(&key)) return "'" + *name + "'";
+  return std::to_string(std::get<int64_t>(key));
+}
+
+}  // namespace torchamp::base

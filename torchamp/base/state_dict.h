@@ -1,0 +1,119 @@
+#pragma once
+// StateDict: the ordered tree of names, numbers and tensors that checkpoints hold. Knows nothing of
+// files.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "torchamp/base/error.h"
+#include "torchamp/base/export.h"
+
+namespace torchamp::base {
+
+class Value;
+
+/// A Python list.
+struct List {
+  std::vector<Value> items;
+};
+
+/// A Python tuple.
+struct Tuple {
+  std::vector<Value> items;
+};
+
+/// A Python dict whose keys are strings or integers, in insertion order.
+///
+/// Lookup is linear in small dicts and hashed in none: checkpoints hold hundreds of entries, not
+/// millions. Thread safety: as a standard container (concurrent reads only).
+class TORCHAMP_API StateDict {
+ public:
+  using Key = std::variant<std::string, int64_t>;
+  struct Entry;
+
+  StateDict();
+  StateDict(const StateDict&);
+  StateDict(StateDict&&) noexcept;
+  StateDict& operator=(const StateDict&);
+  StateDict& operator=(StateDict&&) noexcept;
+  ~StateDict();
+
+  /// Adds `key`, or replaces its value in place.
+  void set(Key key, Value value);
+  /// Takes `key` out; returns whether it was there.
+  bool erase(const Key& key);
+
+  /// The value of `key`, or nullptr.
+  const Value* find(const Key& key) const;
+  Value* find(const Key& key);
+  /// The value of `key`; CheckpointError naming the key and the keys there are, when absent.
+  const Value& at(const Key& key) const;
+  bool contains(const Key& key) const { return find(key) != nullptr; }
+
+  size_t size() const;
+  bool empty() const { return size() == 0; }
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+/// One value of a StateDict: None, bool, int, float, str, tensor, list, tuple or dict.
+class TORCHAMP_API Value {
+ public:
+  using Storage = std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List,
+                               Tuple, StateDict>;
+
+  Value() = default;  // None
+  Value(bool value) : storage_(value) {}
+  Value(int value) : storage_(static_cast<int64_t>(value)) {}
+  Value(int64_t value) : storage_(value) {}
+  Value(double value) : storage_(value) {}
+  Value(const char* value) : storage_(std::string(value)) {}
+  Value(std::string value) : storage_(std::move(value)) {}
+  Value(at::Tensor value) : storage_(std::move(value)) {}
+  Value(List value) : storage_(std::move(value)) {}
+  Value(Tuple value) : storage_(std::move(value)) {}
+  Value(StateDict value) : storage_(std::move(value)) {}
+
+  bool is_none() const { return std::holds_alternative<std::monostate>(storage_); }
+  template <typename T>
+  bool is() const {
+    return std::holds_alternative<T>(storage_);
+  }
+
+  /// Reads with Python's numeric rules: an int serves where a float is wanted, a bool where an int
+  /// is, a one-element tensor where a number is. CheckpointError saying what came and what was
+  /// wanted, otherwise; `who` names the entry.
+  bool to_bool(const std::string& who = "value") const;
+  int64_t to_int(const std::string& who = "value") const;
+  double to_double(const std::string& who = "value") const;
+  const std::string& to_string(const std::string& who = "value") const;
+  const at::Tensor& to_tensor(const std::string& who = "value") const;
+  const StateDict& to_dict(const std::string& who = "value") const;
+  /// The items of a list or a tuple.
+  const std::vector<Value>& to_items(const std::string& who = "value") const;
+
+  /// Python's name of the type held: "NoneType", "bool", "int", "float", "str", "Tensor", "list",
+  /// "tuple", "dict".
+  const char* type_name() const;
+  const Storage& storage() const { return storage_; }
+
+ private:
+  Storage storage_;
+};
+
+struct StateDict::Entry {
+  Key key;
+  Value value;
+};
+
+/// `key` as Python would print it: 'name' or 3.
+TORCHAMP_API std::string to_string(const StateDict::Key& key);
+
+}  // namespace torchamp::base
