@@ -26,6 +26,19 @@ function(torchamp_target target)
   endif()
 endfunction()
 
+# Keeps the static registration objects of a library (TORCH_LIBRARY and the like) in every program that links it, also where
+# no symbol of theirs is referred to: an archive is taken whole, a shared library stays in spite of --as-needed. The same
+# holds for what links the library through a library of its own.
+function(torchamp_keep_registrations target)
+  get_target_property(type ${target} TYPE)
+  set(state --no-as-needed)
+  if(type STREQUAL "STATIC_LIBRARY")
+    set(state --whole-archive)
+  endif()
+  set(file "$<TARGET_FILE:$<TARGET_NAME:${target}>>")  # TARGET_NAME: an export renames it
+  target_link_options(${target} INTERFACE "SHELL:-Wl,--push-state,${state} \"${file}\" -Wl,--pop-state")
+endfunction()
+
 # One precompiled torch/torch.h for every program of the build; the library itself includes narrow headers.
 function(torchamp_program target)
   torchamp_target(${target})
