@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "cli/exit_code.h"
+#include "cli/info.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
 
@@ -26,6 +27,7 @@ int main(int argc, char** argv) {
   CLI::App app("Mixed-precision training for LibTorch: train, measure, look inside.", "torchamp");
   app.set_version_flag("--version", TORCHAMP_VERSION);
   app.require_subcommand(1);
+  cli::setup_info(app);
   try {
     app.parse(argc, argv);
     return cli::kDone;

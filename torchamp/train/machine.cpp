@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <map>
-#include <mutex>
 
 #include <cpuid.h>
 #include <dlfcn.h>
@@ -143,10 +141,18 @@ struct LinearLayer {
   }
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+// One thread while it lives: where other programs use the cores as well, several threads wait for
+// each other longer than they compute, and the times tell about the scheduler.
+class OneThread {
+ public:
+  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 }  // namespace
 
@@ -217,6 +223,7 @@ MachineInfo machine_info() {
 
 PrecisionTimes measure_precisions() {
   const at::NoGradGuard no_grad;
+  const OneThread one_thread;
   const at::ScalarType dtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
   // First a layer so small that even a path 200 times slower than fp32 takes well under a second.
   const LinearLayer small(64, 256);
@@ -225,33 +232,36 @@ PrecisionTimes measure_precisions() {
     small.run_ms(dtypes[i]);  // oneDNN compiles its kernel in the first call
     small_ms[i] = std::min(small.run_ms(dtypes[i]), small.run_ms(dtypes[i]));
   }
-  // Then one large enough that its products, not its casts, are what counts: 1.6 GFLOP.
-  const LinearLayer layer(256, 1024);
-  constexpr int kRounds = 9;
-  constexpr double kHopeless = 8;  // times fp32: the large layer would only confirm it
-  std::vector<double> ms[3];
-  for (int round = -1; round < kRounds; ++round) {
+  // Then one whose products take longer than its casts: 0.4 GFLOP.
+  const LinearLayer layer(64, 1024);
+  constexpr int kMinRounds = 3, kMaxRounds = 25;
+  constexpr double kBudgetMs = 1000;
+  constexpr double kHopeless = 4;  // times fp32: the large layer would only confirm it
+  double best_ms[3] = {};
+  double spent_ms = 0;
+  bool measured[3] = {true, true, true};
+  for (int i = 1; i < 3; ++i) measured[i] = small_ms[i] <= kHopeless * small_ms[0];
+  for (int i = 0; i < 3; ++i) {
+    if (measured[i]) spent_ms += layer.run_ms(dtypes[i]);  // warms up
+  }
+  for (int round = 0; round < kMaxRounds; ++round) {
+    if (round >= kMinRounds && spent_ms > kBudgetMs) break;
     for (int i = 0; i < 3; ++i) {
-      if (i > 0 && small_ms[i] > kHopeless * small_ms[0]) continue;
-      const double time = layer.run_ms(dtypes[i]);
-      if (round >= 0) ms[i].push_back(time);  // round -1 warms up
+      if (!measured[i]) continue;
+      const double ms = layer.run_ms(dtypes[i]);
+      best_ms[i] = round == 0 ? ms : std::min(best_ms[i], ms);
+      spent_ms += ms;
     }
   }
-  const double fp32_ms = median(ms[0]);
   const auto result = [&](int i) {
-    return ms[i].empty() ? fp32_ms * small_ms[i] / small_ms[0] : median(ms[i]);
+    return measured[i] ? best_ms[i] : best_ms[0] * small_ms[i] / small_ms[0];
   };
-  return {.fp32_ms = fp32_ms, .bf16_ms = result(1), .fp16_ms = result(2)};
+  return {.fp32_ms = result(0), .bf16_ms = result(1), .fp16_ms = result(2)};
 }
 
 const PrecisionTimes& measured_precisions() {
-  static std::mutex mutex;
-  static std::map<int, PrecisionTimes> by_threads;  // references into a map stay valid
-  const std::lock_guard<std::mutex> lock(mutex);
-  const int threads = at::get_num_threads();
-  auto found = by_threads.find(threads);
-  if (found == by_threads.end()) found = by_threads.emplace(threads, measure_precisions()).first;
-  return found->second;
+  static const PrecisionTimes times = measure_precisions();
+  return times;
 }
 
 Precision recommend_by_times(const PrecisionTimes& times) {

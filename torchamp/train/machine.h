@@ -71,17 +71,19 @@ struct MachineInfo {
 TORCHAMP_API MachineInfo machine_info();
 
 /// Milliseconds of the matrix products of one linear layer (forward, both gradients, and the casts
-/// that autocast adds), by precision: median of interleaved rounds, this thread count.
+/// that autocast adds), by precision, on one thread. The least of interleaved rounds: other
+/// programs on the machine can only add to a time.
 struct PrecisionTimes {
   double fp32_ms = 0;
   double bf16_ms = 0;
   double fp16_ms = 0;
 };
 
-/// Measures on the CPU, under two seconds; a precision far slower than fp32 gets one short try.
+/// Measures on the CPU, about a second; a precision far slower than fp32 gets one short try. Sets
+/// LibTorch to one thread meanwhile, so other threads should not compute then.
 TORCHAMP_API PrecisionTimes measure_precisions();
 
-/// measure_precisions(), done once a process for each number of threads.
+/// measure_precisions(), done once a process.
 TORCHAMP_API const PrecisionTimes& measured_precisions();
 
 /// A 16-bit type must be this much faster than fp32 to be recommended on a CPU: less than that is
