@@ -1,7 +1,8 @@
 #include "torchamp/base/state_dict.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
+#include <map>
 
 #include <ATen/ops/item.h>
 
@@ -15,12 +16,33 @@ namespace {
 
 }  // namespace
 
+// Ordered, not hashed: no choice of keys makes it slow.
+struct StateDict::Index {
+  std::map<Key, size_t> places;
+};
+
+namespace {
+constexpr size_t kScanned = 16;  // up to here comparing every key is quicker than walking a tree
+}  // namespace
+
 StateDict::StateDict() = default;
-StateDict::StateDict(const StateDict&) = default;
+StateDict::StateDict(const StateDict& other)
+    : entries_(other.entries_),
+      index_(other.index_ ? std::make_unique<Index>(*other.index_) : nullptr) {}
 StateDict::StateDict(StateDict&&) noexcept = default;
-StateDict& StateDict::operator=(const StateDict&) = default;
+StateDict& StateDict::operator=(const StateDict& other) {
+  if (this != &other) *this = StateDict(other);
+  return *this;
+}
 StateDict& StateDict::operator=(StateDict&&) noexcept = default;
 StateDict::~StateDict() = default;
+
+void StateDict::rebuild_index() {
+  index_.reset();
+  if (entries_.size() <= kScanned) return;
+  index_ = std::make_unique<Index>();
+  for (size_t i = 0; i < entries_.size(); ++i) index_->places.emplace(entries_[i].key, i);
+}
 
 void StateDict::set(Key key, Value value) {
   if (Value* present = find(key)) {
@@ -28,6 +50,11 @@ void StateDict::set(Key key, Value value) {
     return;
   }
   entries_.push_back({std::move(key), std::move(value)});
+  if (index_) {
+    index_->places.emplace(entries_.back().key, entries_.size() - 1);
+  } else {
+    rebuild_index();
+  }
 }
 
 bool StateDict::erase(const Key& key) {
@@ -35,10 +62,15 @@ bool StateDict::erase(const Key& key) {
                                [&](const Entry& entry) { return entry.key == key; });
   if (it == entries_.end()) return false;
   entries_.erase(it);
+  rebuild_index();
   return true;
 }
 
 const Value* StateDict::find(const Key& key) const {
+  if (index_) {
+    const auto it = index_->places.find(key);
+    return it == index_->places.end() ? nullptr : &entries_[it->second].value;
+  }
   for (const Entry& entry : entries_) {
     if (entry.key == key) return &entry.value;
   }

@@ -3,6 +3,7 @@
 // files.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -29,8 +30,9 @@ struct Tuple {
 
 /// A Python dict whose keys are strings or integers, in insertion order.
 ///
-/// Lookup is linear in small dicts and hashed in none: checkpoints hold hundreds of entries, not
-/// millions. Thread safety: as a standard container (concurrent reads only).
+/// find() and set() take logarithmic time, so a file with a million keys, hostile or not, is read
+/// in seconds. Tensors are shared by copies of a dict, as in Python. Thread safety: as a standard
+/// container (concurrent reads only).
 class TORCHAMP_API StateDict {
  public:
   using Key = std::variant<std::string, int64_t>;
@@ -43,9 +45,9 @@ class TORCHAMP_API StateDict {
   StateDict& operator=(StateDict&&) noexcept;
   ~StateDict();
 
-  /// Adds `key`, or replaces its value in place.
+  /// Adds `key` at the end, or replaces its value where it stands.
   void set(Key key, Value value);
-  /// Takes `key` out; returns whether it was there.
+  /// Takes `key` out; returns whether it was there. Linear in the size of the dict.
   bool erase(const Key& key);
 
   /// The value of `key`, or nullptr.
@@ -60,7 +62,11 @@ class TORCHAMP_API StateDict {
   const std::vector<Entry>& entries() const { return entries_; }
 
  private:
+  struct Index;
+  void rebuild_index();
+
   std::vector<Entry> entries_;
+  std::unique_ptr<Index> index_;  // place of each key; absent while a scan is quicker
 };
 
 /// One value of a StateDict: None, bool, int, float, str, tensor, list, tuple or dict.

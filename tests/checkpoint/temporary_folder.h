@@ -1,0 +1,94 @@
+#pragma once
+// What the checkpoint tests share: a folder that goes away, and bit-for-bit equality of values.
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include <stdlib.h>
+
+#include <torch/torch.h>
+
+#include "torchamp/base/state_dict.h"
+
+namespace torchamp {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "torchamp_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+// Same dtype, shape and bits; NaN equals itself.
+inline bool same(const at::Tensor& a, const at::Tensor& b) {
+  if (a.defined() != b.defined()) return false;
+  if (!a.defined()) return true;
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor left = a.detach().cpu().resolve_conj().contiguous();
+  const at::Tensor right = b.detach().cpu().resolve_conj().contiguous();
+  return left.nbytes() == 0 ||
+         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+bool same(const base::StateDict& a, const base::StateDict& b);
+
+// Same type and value, floats by their bits.
+inline bool same(const base::Value& a, const base::Value& b) {
+  if (a.storage().index() != b.storage().index()) return false;
+  if (a.is<double>()) {
+    const double left = a.to_double();
+    const double right = b.to_double();
+    return std::memcmp(&left, &right, sizeof left) == 0;
+  }
+  if (a.is<int64_t>() || a.is<bool>()) return a.to_int() == b.to_int();
+  if (a.is<std::string>()) return a.to_string() == b.to_string();
+  if (a.is<at::Tensor>()) return same(a.to_tensor(), b.to_tensor());
+  if (a.is<base::StateDict>()) return same(a.to_dict(), b.to_dict());
+  if (a.is_none()) return true;
+  if (a.to_items().size() != b.to_items().size()) return false;
+  for (size_t i = 0; i < a.to_items().size(); ++i) {
+    if (!same(a.to_items()[i], b.to_items()[i])) return false;
+  }
+  return true;
+}
+
+// Same keys in the same order, same values.
+inline bool same(const base::StateDict& a, const base::StateDict& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a.entries()[i].key != b.entries()[i].key) return false;
+    if (!same(a.entries()[i].value, b.entries()[i].value)) return false;
+  }
+  return true;
+}
+
+}  // namespace torchamp

@@ -1,0 +1,139 @@
+#include "torchamp/checkpoint/atomic_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "torchamp/base/error.h"
+
+namespace torchamp::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Repeats `call` while signals interrupt it.
+template <typename Call>
+auto retry(Call call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+const char* likely_cause(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "Is the disk full?";
+    case EFBIG:
+      return "Is there a limit on the size of files (ulimit -f)?";
+    case ENOENT:
+    case ENOTDIR:
+      return "Does its folder exist?";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "May this user write to its folder?";
+    case EIO:
+      return "Is the disk failing or gone?";
+    default:
+      return "Is the place a folder on a local disk?";
+  }
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const fs::path& target) : asked_(target), target_(target) {
+  std::error_code ignored;
+  if (fs::is_symlink(target_, ignored)) {
+    const fs::path followed = fs::weakly_canonical(target_, ignored);
+    if (!followed.empty()) target_ = followed;
+  }
+  const fs::file_status status = fs::status(target_, ignored);
+  if (!target_.has_filename() || fs::is_directory(status)) fail("opening it", EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status)) fail("replacing it", EEXIST);
+  partial_ = target_;
+  partial_ += ".partial";
+  open_partial();
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  if (!is_committed_) ::unlink(partial_.c_str());  // before the lock goes with the descriptor
+  ::close(descriptor_);
+}
+
+void AtomicFile::open_partial() {
+  for (;;) {
+    const int descriptor = retry([&] {
+      return ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    });
+    if (descriptor < 0) fail("opening its .partial file", errno);
+    descriptor_ = descriptor;
+    // The lock makes writers of one target take turns; file systems without locks do without.
+    retry([&] { return ::flock(descriptor, LOCK_EX); });
+    struct stat opened {};
+    struct stat named {};
+    const bool is_ours = ::fstat(descriptor, &opened) == 0 &&
+                         ::stat(partial_.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+                         opened.st_dev == named.st_dev;
+    if (is_ours) break;
+    // The writer before us renamed or removed what we opened: open what stands there now.
+    descriptor_ = -1;
+    ::close(descriptor);
+  }
+  if (retry([&] { return ::ftruncate(descriptor_, 0); }) < 0) {
+    const int error = errno;
+    ::unlink(partial_.c_str());
+    ::close(descriptor_);
+    descriptor_ = -1;
+    fail("emptying its .partial file", error);
+  }
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    constexpr size_t kMost = size_t{1} << 30;  // Linux writes at most 2 GiB a call
+    const ssize_t written =
+        retry([&] { return ::write(descriptor_, next, std::min(size, kMost)); });
+    if (written <= 0) fail("writing byte " + std::to_string(size_), written < 0 ? errno : EIO);
+    next += written;
+    size -= static_cast<size_t>(written);
+    size_ += static_cast<uint64_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  if (retry([&] { return ::fsync(descriptor_); }) < 0) fail("sending it to the disk", errno);
+  if (::rename(partial_.c_str(), target_.c_str()) < 0) fail("renaming its .partial file", errno);
+  is_committed_ = true;
+  const fs::path folder = folder_of(target_);
+  const int descriptor =
+      retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (descriptor < 0) return;  // a folder that may be written but not read: nothing more to do
+  const int result = retry([&] { return ::fsync(descriptor); });
+  const int error = errno;
+  ::close(descriptor);
+  // EINVAL: a file system that has no fsync for folders.
+  if (result < 0 && error != EINVAL) fail("sending its folder to the disk", error);
+}
+
+void AtomicFile::fail(const std::string& action, int error) const {
+  throw base::CheckpointError(
+      "[checkpoint::save] '" + asked_.string() + "' was not written: " + action +
+      " failed with \"" + std::generic_category().message(error) +
+      "\"; a checkpoint that stood there is unchanged. " + likely_cause(error));
+}
+
+}  // namespace torchamp::checkpoint

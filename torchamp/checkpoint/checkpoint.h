@@ -1,0 +1,43 @@
+#pragma once
+// Checkpoint files: a StateDict to and from a .pt file that Python reads and writes. What the
+// entries mean is the caller's business.
+
+#include <filesystem>
+
+#include "torchamp/base/export.h"
+#include "torchamp/base/state_dict.h"
+
+namespace torchamp::checkpoint {
+
+/// Writes `dict` to `path` as torch.save would, in one atomic step.
+///
+/// torch.load(path, weights_only=True) gives plain dict, list, tuple, int, float, bool, None, str
+/// and tensors. The bytes go to `<path>.partial` beside it, to the disk, and only then take the
+/// name `path`: whatever happens, `path` holds the old checkpoint or the new one. A process killed
+/// meanwhile may leave the .partial file; the next save uses it up. Two writers of one path take
+/// turns. A symbolic link is followed.
+///
+/// Shapes:  any, any strides. Tensors that share a storage share it in the file; a storage is
+///          written whole and once, so clone() a small view of a large tensor first.
+/// Dtypes:  all that torch.save writes. requires_grad is written as false.
+/// Devices: any with a strided storage; written as CPU tensors, so that any machine reads them.
+///          Undefined tensors are written as None.
+/// Errors:  CheckpointError naming file and cause (full disk, missing folder, ...), or the entry
+///          that a .pt file cannot hold; nothing is left behind and the previous file is intact.
+/// Source:  torch/serialization.py, `_save`.
+TORCHAMP_API void save(const std::filesystem::path& path, const base::StateDict& dict);
+
+/// Reads a .pt file written by save(), or by torch.save of PyTorch 1.6 and later.
+///
+/// The pickle in the file is read by a machine that knows only what weights_only=True allows and
+/// builds nothing but values: no file can make it execute code. Every byte used is checked against
+/// the file's checksums. OrderedDict is read as dict, torch.Size as tuple, Parameter as tensor.
+///
+/// Devices: tensors come back on the CPU, wherever they were saved.
+/// Memory:  in proportion to the file's size, whatever the file claims.
+/// Errors:  CheckpointError naming the file, what was found and what was expected; for an entry
+///          of another kind its key and type.
+/// Source:  torch/serialization.py, `_load`; torch/_weights_only_unpickler.py.
+TORCHAMP_API base::StateDict load(const std::filesystem::path& path);
+
+}  // namespace torchamp::checkpoint

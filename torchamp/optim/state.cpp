@@ -1,0 +1,381 @@
+#include "torchamp/optim/state.h"
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+namespace torchamp::optim {
+namespace {
+
+using base::CheckpointError;
+using base::List;
+using base::StateDict;
+using base::Tuple;
+using base::Value;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerOptions;
+using torch::optim::OptimizerParamGroup;
+using torch::optim::OptimizerParamState;
+
+// Every difference between a file and an optimizer, for one message.
+class Differences {
+ public:
+  void add(const std::string& text) {
+    constexpr size_t kShown = 20;  // a page of text; the rest is counted
+    if (++count_ > kShown) return;
+    text_ += (count_ > 1 ? "; " : "") + text;
+    if (count_ == kShown) text_ += "; ...";
+  }
+  void check(const std::string& advice) const {
+    if (count_ == 0) return;
+    throw CheckpointError("[load_optimizer_state_dict] the state does not fit this optimizer (" +
+                          std::to_string(count_) +
+                          (count_ == 1 ? " difference): " : " differences): ") + text_ + ". " +
+                          advice);
+  }
+
+ private:
+  size_t count_ = 0;
+  std::string text_;
+};
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+// Where in the file a value stands, and where to note what is wrong with it.
+struct Place {
+  std::string who;  // "state[3]"
+  Differences& differences;
+
+  std::string name(const char* key) const { return who + "['" + key + "']"; }
+  // The value of `key`, or nullptr with a note.
+  const Value* find(const StateDict& dict, const char* key) const {
+    const Value* value = dict.find(key);
+    if (value == nullptr) differences.add(name(key) + " is missing");
+    return value;
+  }
+};
+
+double read_double(const StateDict& dict, const char* key, const Place& place, double otherwise) {
+  const Value* value = place.find(dict, key);
+  return value == nullptr ? otherwise : value->to_double(place.name(key));
+}
+
+bool read_bool(const StateDict& dict, const char* key, const Place& place, bool otherwise) {
+  const Value* value = place.find(dict, key);
+  return value == nullptr ? otherwise : value->to_bool(place.name(key));
+}
+
+// The tensor of `key` as the optimizer keeps it for `parameter`; a copy.
+at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor& parameter,
+                       const Place& place) {
+  const Value* value = place.find(dict, key);
+  if (value == nullptr) return {};
+  const at::Tensor& saved = value->to_tensor(place.name(key));
+  if (saved.sizes() != parameter.sizes()) {
+    place.differences.add(place.name(key) + " has shape " + shape_text(saved) + ", the parameter " +
+                          shape_text(parameter));
+    return {};
+  }
+  const at::ScalarType dtype =
+      parameter.is_floating_point() ? parameter.scalar_type() : saved.scalar_type();
+  return saved.detach().to(parameter.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+}
+
+int64_t read_step(const StateDict& dict, const Place& place) {
+  const Value* value = place.find(dict, "step");
+  if (value == nullptr) return 0;
+  const double step = value->to_double(place.name("step"));
+  constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, a double skips integers
+  if (!(step >= 0 && step <= kMost) || step != std::floor(step)) {
+    place.differences.add(place.name("step") + " is " + std::to_string(step) +
+                          ", a whole number from 0 is expected");
+    return 0;
+  }
+  return static_cast<int64_t>(step);
+}
+
+// What one type of optimizer keeps, and how Python names it.
+struct Codec {
+  virtual ~Codec() = default;
+  virtual const char* name() const = 0;
+  virtual StateDict options(const OptimizerOptions& options) const = 0;
+  virtual std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
+                                                         const OptimizerOptions& present,
+                                                         const Place& place) const = 0;
+  virtual StateDict state(const OptimizerParamState& state) const = 0;
+  // Null: no state, as before the first step.
+  virtual std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
+                                                          const at::Tensor& parameter,
+                                                          const OptimizerOptions& options,
+                                                          const Place& place) const = 0;
+};
+
+// Adam and AdamW differ in one key.
+template <typename Options, typename State>
+struct AdamCodec final : Codec {
+  static constexpr bool kIsDecoupled = std::is_same_v<Options, torch::optim::AdamWOptions>;
+
+  const char* name() const override { return kIsDecoupled ? "AdamW" : "Adam"; }
+
+  StateDict options(const OptimizerOptions& base) const override {
+    const auto& options = static_cast<const Options&>(base);
+    StateDict dict;
+    dict.set("lr", options.lr());
+    dict.set("betas", Tuple{{std::get<0>(options.betas()), std::get<1>(options.betas())}});
+    dict.set("eps", options.eps());
+    dict.set("weight_decay", options.weight_decay());
+    dict.set("amsgrad", options.amsgrad());
+    dict.set("maximize", false);
+    dict.set("foreach", Value());
+    dict.set("capturable", false);
+    dict.set("differentiable", false);
+    dict.set("fused", Value());
+    dict.set("decoupled_weight_decay", kIsDecoupled);
+    return dict;
+  }
+
+  std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
+                                                 const OptimizerOptions& present,
+                                                 const Place& place) const override {
+    auto options = std::make_unique<Options>(static_cast<const Options&>(present));
+    options->lr(read_double(dict, "lr", place, options->lr()));
+    options->eps(read_double(dict, "eps", place, options->eps()));
+    options->weight_decay(read_double(dict, "weight_decay", place, options->weight_decay()));
+    options->amsgrad(read_bool(dict, "amsgrad", place, options->amsgrad()));
+    if (const Value* betas = place.find(dict, "betas")) {
+      const std::vector<Value>& items = betas->to_items(place.name("betas"));
+      if (items.size() == 2) {
+        options->betas({items[0].to_double(place.name("betas") + "[0]"),
+                        items[1].to_double(place.name("betas") + "[1]")});
+      } else {
+        place.differences.add(place.name("betas") + " has " + std::to_string(items.size()) +
+                              " items, 2 are expected");
+      }
+    }
+    return options;
+  }
+
+  StateDict state(const OptimizerParamState& base) const override {
+    const auto& state = static_cast<const State&>(base);
+    StateDict dict;
+    dict.set("step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat));
+    dict.set("exp_avg", state.exp_avg());
+    dict.set("exp_avg_sq", state.exp_avg_sq());
+    if (state.max_exp_avg_sq().defined()) dict.set("max_exp_avg_sq", state.max_exp_avg_sq());
+    return dict;
+  }
+
+  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
+                                                  const at::Tensor& parameter,
+                                                  const OptimizerOptions& options,
+                                                  const Place& place) const override {
+    auto state = std::make_unique<State>();
+    if (dict.empty()) return nullptr;
+    state->step(read_step(dict, place));
+    state->exp_avg(read_tensor(dict, "exp_avg", parameter, place));
+    state->exp_avg_sq(read_tensor(dict, "exp_avg_sq", parameter, place));
+    if (static_cast<const Options&>(options).amsgrad()) {
+      state->max_exp_avg_sq(read_tensor(dict, "max_exp_avg_sq", parameter, place));
+    }
+    return state;
+  }
+};
+
+struct SgdCodec final : Codec {
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+
+  const char* name() const override { return "SGD"; }
+
+  StateDict options(const OptimizerOptions& base) const override {
+    const auto& options = static_cast<const Options&>(base);
+    StateDict dict;
+    dict.set("lr", options.lr());
+    dict.set("momentum", options.momentum());
+    dict.set("dampening", options.dampening());
+    dict.set("weight_decay", options.weight_decay());
+    dict.set("nesterov", options.nesterov());
+    dict.set("maximize", false);
+    dict.set("foreach", Value());
+    dict.set("differentiable", false);
+    dict.set("fused", Value());
+    return dict;
+  }
+
+  std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
+                                                 const OptimizerOptions& present,
+                                                 const Place& place) const override {
+    auto options = std::make_unique<Options>(static_cast<const Options&>(present));
+    options->lr(read_double(dict, "lr", place, options->lr()));
+    options->momentum(read_double(dict, "momentum", place, options->momentum()));
+    options->dampening(read_double(dict, "dampening", place, options->dampening()));
+    options->weight_decay(read_double(dict, "weight_decay", place, options->weight_decay()));
+    options->nesterov(read_bool(dict, "nesterov", place, options->nesterov()));
+    return options;
+  }
+
+  StateDict state(const OptimizerParamState& base) const override {
+    const at::Tensor& buffer = static_cast<const State&>(base).momentum_buffer();
+    StateDict dict;
+    dict.set("momentum_buffer", buffer.defined() ? Value(buffer) : Value());
+    return dict;
+  }
+
+  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
+                                                  const at::Tensor& parameter,
+                                                  const OptimizerOptions& /*options*/,
+                                                  const Place& place) const override {
+    const Value* buffer = dict.empty() ? nullptr : place.find(dict, "momentum_buffer");
+    if (buffer == nullptr || buffer->is_none()) return nullptr;
+    auto state = std::make_unique<State>();
+    state->momentum_buffer(read_tensor(dict, "momentum_buffer", parameter, place));
+    return state;
+  }
+};
+
+const Codec* find_codec(const Optimizer& optimizer) {
+  static const AdamCodec<torch::optim::AdamWOptions, torch::optim::AdamWParamState> adamw;
+  static const AdamCodec<torch::optim::AdamOptions, torch::optim::AdamParamState> adam;
+  static const SgdCodec sgd;
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return &adamw;
+  if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) return &adam;
+  if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return &sgd;
+  return nullptr;
+}
+
+const Codec& codec_of(const Optimizer& optimizer, const char* who) {
+  if (const Codec* codec = find_codec(optimizer)) return *codec;
+  throw CheckpointError(std::string("[") + who +
+                        "] the optimizer is of an unknown type; torch::optim::AdamW, Adam and SGD "
+                        "are accepted. Is it your own? Save its state yourself.");
+}
+
+// Which optimizer wrote this group; "" when its keys do not tell (Adam before PyTorch 2.7).
+std::string writer_of(const StateDict& group) {
+  if (group.contains("momentum")) return "SGD";
+  if (!group.contains("betas")) return "another optimizer";
+  const Value* is_decoupled = group.find("decoupled_weight_decay");
+  if (is_decoupled == nullptr) return "";
+  return is_decoupled->to_bool("'decoupled_weight_decay'") ? "AdamW" : "Adam";
+}
+
+// One group of the file against one of the optimizer: parameter by its number in the file.
+void match_parameters(const StateDict& saved, const OptimizerParamGroup& group,
+                      const std::string& who, Differences& differences,
+                      std::map<int64_t, const at::Tensor*>& by_number) {
+  const std::vector<Value>& numbers = saved.at("params").to_items(who + "['params']");
+  if (numbers.size() != group.params().size()) {
+    differences.add(who + " has " + std::to_string(numbers.size()) + " parameters, the optimizer " +
+                    std::to_string(group.params().size()));
+    return;
+  }
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    const int64_t number = numbers[i].to_int(who + "['params'][" + std::to_string(i) + "]");
+    if (!by_number.emplace(number, &group.params()[i]).second) {
+      differences.add(who + " names parameter " + std::to_string(number) + " a second time");
+    }
+  }
+}
+
+}  // namespace
+
+StateDict optimizer_state_dict(const Optimizer& optimizer) {
+  const Codec& codec = codec_of(optimizer, "optimizer_state_dict");
+  StateDict state;
+  List groups;
+  int64_t number = 0;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    List numbers;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto it = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (it != optimizer.state().end()) state.set(number, codec.state(*it->second));
+      numbers.items.emplace_back(number++);
+    }
+    StateDict saved = codec.options(group.options());
+    saved.set("params", std::move(numbers));
+    groups.items.emplace_back(std::move(saved));
+  }
+  StateDict result;
+  result.set("state", std::move(state));
+  result.set("param_groups", std::move(groups));
+  return result;
+}
+
+void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
+  const Codec& codec = codec_of(optimizer, "load_optimizer_state_dict");
+  const std::string advice = std::string("Was it saved by another optimizer than ") + codec.name() +
+                             ", or for another model?";
+  const std::vector<Value>& saved_groups = dict.at("param_groups").to_items("'param_groups'");
+  const StateDict& saved_state = dict.at("state").to_dict("'state'");
+  std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
+
+  // 1. Everything is read and compared.
+  Differences differences;
+  if (saved_groups.size() != groups.size()) {
+    differences.add("the state has " + std::to_string(saved_groups.size()) +
+                    " parameter groups, the optimizer " + std::to_string(groups.size()));
+  }
+  differences.check(advice);
+  std::vector<std::unique_ptr<OptimizerOptions>> options;
+  std::map<int64_t, const at::Tensor*> by_number;
+  std::map<const at::Tensor*, const OptimizerOptions*> options_of;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::string who = "param_groups[" + std::to_string(i) + "]";
+    const StateDict& saved = saved_groups[i].to_dict(who);
+    if (const std::string writer = writer_of(saved); !writer.empty() && writer != codec.name()) {
+      differences.add(who + " is of " + writer + ", the optimizer is " + codec.name());
+      continue;
+    }
+    if (const Value* maximize = saved.find("maximize");
+        maximize != nullptr && maximize->to_bool(who + "['maximize']")) {
+      differences.add(who + "['maximize'] is True, LibTorch's C++ optimizers only minimize");
+    }
+    options.push_back(codec.read_options(saved, groups[i].options(), {who, differences}));
+    match_parameters(saved, groups[i], who, differences, by_number);
+    for (const at::Tensor& parameter : groups[i].params()) {
+      options_of.emplace(&parameter, options.back().get());
+    }
+  }
+  differences.check(advice);
+  std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
+  for (const auto& [key, value] : saved_state.entries()) {
+    const std::string who = "state[" + base::to_string(key) + "]";
+    const auto* number = std::get_if<int64_t>(&key);
+    const auto it = number == nullptr ? by_number.end() : by_number.find(*number);
+    if (it == by_number.end()) {
+      differences.add(who + " belongs to no parameter of param_groups");
+      continue;
+    }
+    const at::Tensor& parameter = *it->second;
+    auto state = codec.read_state(value.to_dict(who), parameter, *options_of.at(&parameter),
+                                  {who, differences});
+    if (state) states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
+  }
+  differences.check(advice);
+
+  // 2. Everything is taken over.
+  for (size_t i = 0; i < groups.size(); ++i) {
+    groups[i].set_options(std::move(options[i]));
+    for (const at::Tensor& parameter : groups[i].params()) {
+      optimizer.state().erase(parameter.unsafeGetTensorImpl());
+    }
+  }
+  for (auto& [parameter, state] : states) optimizer.state()[parameter] = std::move(state);
+}
+
+}  // namespace torchamp::optim
