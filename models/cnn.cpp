@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kChannels1 = 16;
 constexpr int64_t kChannels2 = 24;
 constexpr int64_t kChannels3 = 48;
+constexpr int64_t kGrid = 3;      // 28x28 ends as 3x3; other sizes are averaged to it
 constexpr int64_t kSmallest = 8;  // three halvings leave one pixel
 
 torch::nn::Conv2d conv3x3(int64_t in, int64_t out) {  // BatchNorm subtracts the mean: no bias
@@ -31,14 +32,14 @@ Cnn::Cnn(const ModelOptions& options)
       bn2_(register_module("bn2", torch::nn::BatchNorm2d(kChannels2))),
       conv3_(register_module("conv3", conv3x3(kChannels2, kChannels3))),
       bn3_(register_module("bn3", torch::nn::BatchNorm2d(kChannels3))),
-      fc_(register_module("fc", Linear(kChannels3, num_classes_))) {}
+      fc_(register_module("fc", Linear(kChannels3 * kGrid * kGrid, num_classes_))) {}
 
 torch::Tensor Cnn::forward(torch::Tensor input) {
   detail::check_image(input, "cnn", in_channels_, kSmallest);
   torch::Tensor x = block(input, conv1_, bn1_);
   x = block(x, conv2_, bn2_);
   x = block(x, conv3_, bn3_);
-  return fc_(torch::flatten(torch::adaptive_avg_pool2d(x, {1, 1}), 1));
+  return fc_(torch::flatten(torch::adaptive_avg_pool2d(x, {kGrid, kGrid}), 1));
 }
 
 InputSpec Cnn::input_spec() const {
