@@ -7,7 +7,8 @@
 #   2. CMAKE_PREFIX_PATH, as a CMake or environment variable
 #   3. LibTorch_LOCATION: where the last configure run found it, or what an installed TorchAmp was built with
 #   4. the torch of an active Python: VIRTUAL_ENV, CONDA_PREFIX, python3 on PATH (found without importing it)
-#   5. a copy fetched with pip (LibTorchFetch.cmake, where that file stands beside this one)
+#   5. a copy fetched with pip (LibTorchFetch.cmake, where that file stands beside this one); with
+#      TORCHAMP_FETCH_LIBTORCH=ON this alone
 # A LibTorch that the user named (1, 2) and that cannot be used is an error; one that was only met (3, 4) is passed over.
 #
 # Result: LibTorch_FOUND, LibTorch_VERSION, LibTorch_LOCATION (the folder that holds include/ and lib/), and the targets
@@ -66,6 +67,10 @@ function(_libtorch_search)
   string(REPLACE ":" ";" environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
   set(prefixes ${CMAKE_PREFIX_PATH} ${environment_prefixes})
   list(FILTER named EXCLUDE REGEX "^$|-NOTFOUND$")
+  if(TORCHAMP_FETCH_LIBTORCH)
+    set(named "")
+    set(prefixes "")
+  endif()
 
   foreach(place IN LISTS named prefixes)
     _libtorch_folder_at("${place}" folder)
@@ -84,7 +89,7 @@ function(_libtorch_search)
   if(NOT met)
     _libtorch_of_python(met)
   endif()
-  if(met)
+  if(met AND NOT TORCHAMP_FETCH_LIBTORCH)
     _libtorch_problem("${met}" problem version)
     if(NOT problem)
       _libtorch_settle("${met}" "${version}" "")

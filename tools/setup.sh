@@ -1,0 +1,95 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # the lists of packages are used by those who source this
+# Sourced by quickstart.sh, test.sh, .ci/run and tools/check: speaking, failing, packages, the build's environment.
+# The caller stands in the source folder and has set -Eeuo pipefail.
+
+# say "what happens now": one line, and the name of the step if it fails. advise "what to do then".
+say() {
+  doing=$1
+  advice="The lines above name the reason; after mending it, run this command again: finished steps are not repeated."
+  printf '\n== %s\n' "$1"
+}
+advise() { advice=$1; }
+
+fail() {  # fail "reason and what to do"
+  trap - ERR
+  printf '\n%s: stopped: %s\n' "$(basename "$0")" "$1" >&2
+  exit "${2:-1}"
+}
+
+on_error() {
+  fail "'$doing' failed (exit code $1). $advice" "$1"
+}
+on_interrupt() {
+  trap - ERR INT TERM
+  printf '\n%s: interrupted during: %s. Run it again to go on; finished steps are not repeated.\n' "$(basename "$0")" "$doing" >&2
+  exit "$1"
+}
+doing="start" advice=""
+trap 'on_error $?' ERR
+trap 'on_interrupt 130' INT
+trap 'on_interrupt 143' TERM
+
+is_installed() {  # a Debian package; a command of the same purpose that stands elsewhere on PATH is as good
+  local command
+  case $1 in
+    g++ | cmake | ccache | python3 | clang-format | clang-tidy | shellcheck) command=$1 ;;
+    ninja-build) command=ninja ;;
+    python3-pip) python3 -m pip --version > /dev/null 2>&1 && return 0 ;;
+  esac
+  if [[ -n ${command:-} ]] && command -v "$command" > /dev/null; then return 0; fi
+  [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2> /dev/null) == installed ]]
+}
+
+# need_packages name...: installs with apt what is missing. Without anything missing it needs neither network nor rights.
+need_packages() {
+  local package sudo=() missing=()
+  for package in "$@"; do
+    is_installed "$package" || missing+=("$package")
+  done
+  if ((${#missing[@]} == 0)); then return 0; fi
+  say "Installing ${#missing[@]} Debian packages: ${missing[*]}"
+  command -v apt-get > /dev/null ||
+    fail "these are missing, and there is no apt-get to install them (Debian 12 and Ubuntu 24.04 have it): ${missing[*]}. Install them by your system's means."
+  if [[ $(id -u) != 0 ]]; then
+    command -v sudo > /dev/null ||
+      fail "installing needs root or sudo. As root, run: apt-get install ${missing[*]}"
+    sudo=(sudo)
+  fi
+  advise "apt's own words stand above. Is there a network, and do apt's sources work (apt-get update)? By hand: apt-get install ${missing[*]}"
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update
+  "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
+    install -y --no-install-recommends "${missing[@]}" > /dev/null
+}
+
+packages_to_build=(g++ cmake ninja-build ccache ca-certificates python3 python3-pip
+  libcli11-dev nlohmann-json3-dev zlib1g-dev dataset-fashion-mnist)
+packages_to_test=(libgtest-dev libbenchmark-dev)
+
+# Compilers that parse torch/torch.h take up to 2 GB each.
+num_jobs() {
+  local cores memory_jobs
+  cores=$(nproc)
+  memory_jobs=$(awk '/^MemAvailable/ {print int($2 / 2097152)}' /proc/meminfo)
+  if ((memory_jobs < 1)); then memory_jobs=1; fi
+  echo $((cores < memory_jobs ? cores : memory_jobs))
+}
+
+# build preset folder [configure options]
+configure_and_build() {
+  local preset=$1 folder=$2
+  shift 2
+  say "Configuring $folder${*:+ ($*)}"
+  advise "CMake's message above says what to do. To begin anew: rm -r $folder"
+  cmake --preset "$preset" -B "$folder" "$@" > "$folder.configure.log" 2>&1 ||
+    { cat "$folder.configure.log" >&2; false; }
+  grep -E 'LibTorch|passed over' "$folder.configure.log" || true
+  say "Building $folder with $(num_jobs) jobs"
+  advise "The compiler's message stands above. If it was killed, memory was short: run ninja -j1 -C $folder, then this command again."
+  NINJA_STATUS="[%f/%t %es] " ninja -C "$folder" -j "$(num_jobs)"
+}
+
+mkdir -p build
+export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
+export CCACHE_SLOPPINESS=pch_defines,time_macros  # what a precompiled header needs
