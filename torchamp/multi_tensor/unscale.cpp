@@ -1,0 +1,102 @@
+#include "torchamp/multi_tensor/unscale.h"
+
+#include <string>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
+#include <c10/util/Exception.h>
+
+#include "torchamp/multi_tensor/tensor_values.h"
+
+namespace torchamp::multi_tensor {
+namespace {
+
+std::vector<TensorGroup> checked_groups(const std::vector<at::Tensor>& tensors, const char* who) {
+  std::vector<at::Tensor> values;
+  values.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined()) {
+      values.push_back(
+          tensor_values(tensors[i], std::string("[") + who + "] Tensor " + std::to_string(i)));
+    }
+  }
+  return group_by_device_and_dtype(values);
+}
+
+void run(std::vector<TensorGroup>& groups, const at::Tensor& inv_scale, NonFiniteFlags& found) {
+  for (auto& group : groups) {
+    at::_amp_foreach_non_finite_check_and_unscale_(
+        group.tensors, found.on(group.device), inv_scale.to(group.device, /*non_blocking=*/true));
+  }
+}
+
+at::Tensor one(at::Device device) {
+  return at::full({}, 1.0, at::TensorOptions().dtype(at::kFloat).device(device));
+}
+
+}  // namespace
+
+at::Tensor& NonFiniteFlags::on(at::Device device) {
+  for (auto& flag : flags_) {
+    if (flag.device() == device) {
+      return flag;
+    }
+  }
+  flags_.push_back(at::full({}, 0.0, at::TensorOptions().dtype(at::kFloat).device(device)));
+  return flags_.back();
+}
+
+bool NonFiniteFlags::on_host() const {
+  for (const auto& flag : flags_) {
+    if (!flag.is_cpu()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+at::Tensor NonFiniteFlags::sum(at::Device device) const {
+  TORCH_INTERNAL_ASSERT(!flags_.empty());
+  const at::NoGradGuard no_grad;
+  at::Tensor total = flags_.front().to(device, /*non_blocking=*/true);
+  for (size_t i = 1; i < flags_.size(); ++i) {
+    total = total.add(flags_[i].to(device, /*non_blocking=*/true));
+  }
+  return flags_.size() == 1 ? total.clone() : total;
+}
+
+void unscale_(const std::vector<at::Tensor>& tensors, const at::Tensor& inv_scale,
+              NonFiniteFlags& found, bool check_product) {
+  TORCH_CHECK_VALUE(
+      inv_scale.defined() && inv_scale.numel() == 1 && inv_scale.scalar_type() == at::kFloat,
+      "[unscale_] inv_scale must be one float32 value.");
+  const at::NoGradGuard no_grad;
+  auto groups = checked_groups(tensors, "unscale_");
+  run(groups, inv_scale, found);
+  if (check_product && !groups.empty()) {
+    run(groups, one(inv_scale.device()), found);
+  }
+}
+
+void check_finite(const std::vector<at::Tensor>& tensors, NonFiniteFlags& found) {
+  const at::NoGradGuard no_grad;
+  auto groups = checked_groups(tensors, "check_finite");
+  if (!groups.empty()) {
+    run(groups, one(groups.front().device), found);  // a factor of 1 leaves every bit as it is
+  }
+}
+
+at::Tensor any_nan(const std::vector<at::Tensor>& tensors, at::Device device) {
+  const at::NoGradGuard no_grad;
+  at::Tensor result = at::full({}, false, at::TensorOptions().dtype(at::kBool).device(device));
+  for (const auto& group : checked_groups(tensors, "any_nan")) {
+    for (const auto& values : group.tensors) {
+      result = result.logical_or(at::isnan(values).any().to(device, /*non_blocking=*/true));
+    }
+  }
+  return result;
+}
+
+}  // namespace torchamp::multi_tensor
