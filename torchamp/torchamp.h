@@ -1,6 +1,19 @@
 #pragma once
-// The umbrella: every public header of TorchAmp. Includes only.
+// The umbrella: every public header of TorchAmp. Includes only, and the names that users meet most.
 
+#include "torchamp/amp/autocast.h"
+#include "torchamp/amp/buffer_guard.h"
+#include "torchamp/amp/grad_scaler.h"
+#include "torchamp/amp/step_outcome.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"
+#include "torchamp/optim/clip_grad_norm.h"
+
+namespace torchamp {
+
+using amp::Autocast;
+using amp::GradScaler;
+using optim::clip_grad_norm_;
+
+}  // namespace torchamp

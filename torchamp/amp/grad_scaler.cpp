@@ -1,0 +1,332 @@
+// The iteration: scale, unscale_, step, update. State and settings are in grad_scaler_state.cpp.
+
+#include "torchamp/amp/grad_scaler.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include "torchamp/amp/autocast.h"
+#include "torchamp/amp/optimizer_state.h"
+#include "torchamp/amp/scale_state.h"
+#include "torchamp/amp/scaler_rules.h"
+#include "torchamp/multi_tensor/unscale.h"
+
+namespace torchamp::amp {
+namespace {
+
+using detail::Stage;
+
+// Weights change while it lives, so casts of them are stale at its end, also after an exception.
+struct WeightsChange {
+  ~WeightsChange() { clear_autocast_cache(); }
+};
+
+at::Tensor defined_sum(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() ? a.add(b) : b;
+}
+
+const at::Tensor* first_gradient(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (parameter.defined() && parameter.grad().defined()) {
+        return &parameter.grad();
+      }
+    }
+  }
+  return nullptr;
+}
+
+size_t count_parameters(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    count += group.params().size();
+  }
+  return count;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options) : options_(std::move(options)) {
+  if (options_.enabled && options_.device == at::kCUDA && !at::detail::getCUDAHooks().hasCUDA()) {
+    TORCH_WARN("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.");
+    options_.enabled = false;
+  }
+  if (options_.enabled) {
+    const std::string wrong = detail::wrong_options(options_);
+    TORCH_CHECK_VALUE(wrong.empty(), "[GradScaler] ", wrong);
+  }
+  min_scale_ = detail::floor_for(options_, options_.init_scale);
+  scale_ = std::make_unique<detail::ScaleState>(options_.init_scale);
+}
+
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale(const at::Tensor& outputs) {
+  if (!options_.enabled) {
+    return outputs;
+  }
+  TORCH_CHECK_VALUE(outputs.defined(),
+                    "[scale] outputs must be a Tensor or an iterable of Tensors, but an undefined "
+                    "Tensor came.");
+  if (!scale_->on_device()) {
+    scale_->place(outputs.device());
+  }
+  ++scale_calls_;
+  const at::Tensor factor = scale_->scale_on(outputs.device());
+  // A 0-dim half is promoted by the product itself; one with dimensions would overflow at 65504.
+  if (outputs.scalar_type() == at::kHalf) {
+    return outputs.to(at::kFloat).mul(factor);
+  }
+  if (outputs.scalar_type() == at::kComplexHalf) {
+    return outputs.to(at::kComplexFloat).mul(factor);
+  }
+  return outputs.mul(factor);
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    return;
+  }
+  require_scale("unscale_", &optimizer);
+  detail::OptimizerState& state = state_of(optimizer);
+  TORCH_CHECK(state.stage != Stage::kUnscaled,
+              "[unscale_] unscale_() has already been called on this optimizer since the last "
+              "update(). Call it once an iteration, after the last backward(), and end every "
+              "iteration with update(), also one whose step you leave out.");
+  TORCH_CHECK(state.stage != Stage::kStepped,
+              "[unscale_] unscale_() is being called after step(). End the iteration with "
+              "scaler.update() first; the gradients are unscaled already.");
+  unscale_gradients(state, optimizer, "unscale_");
+  state.stage = Stage::kUnscaled;
+}
+
+StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
+                             std::function<at::Tensor()> closure) {
+  if (!options_.enabled) {
+    const WeightsChange change;
+    at::Tensor loss = optimizer.step(std::move(closure));
+    ++applied_steps_;
+    return StepOutcome::make_applied(std::move(loss));
+  }
+  TORCH_CHECK(
+      !closure,
+      "[step] Closure use is not currently supported if GradScaler is enabled: the closure's "
+      "gradients would be applied while still scaled. Nothing has been run; call step() "
+      "without one, or make the scaler with enabled = false.");
+  require_scale("step", &optimizer);
+  detail::OptimizerState& state = state_of(optimizer);
+  TORCH_CHECK(state.stage != Stage::kStepped,
+              "[step] step() has already been called since the last update(). Add scaler.update() "
+              "at the end of the iteration, after step() of every optimizer.");
+  if (state.stage == Stage::kReady) {
+    unscale_gradients(state, optimizer, "step");
+  } else {
+    recheck_gradients(state, optimizer);
+  }
+  TORCH_CHECK(!state.found.empty(),
+              "[step] No inf checks were recorded for this optimizer: none of its ",
+              count_parameters(optimizer),
+              " parameters has a gradient. Was backward() called, and does the loss depend on them "
+              "(frozen parameters, a detached loss, an unused branch)? Leave out step() for it in "
+              "such an iteration.");
+  state.stage = Stage::kUnscaled;
+
+  // The one wait of a step.
+  const at::Device where = state.found.on_host() ? at::Device(at::kCPU) : scale_->device();
+  const bool bad = state.found.sum(where).item<float>() != 0.0F;
+  scale_->tighten_lower_bound();
+
+  if (bad) {
+    if (!state.has_nan.defined()) {
+      state.has_nan = multi_tensor::any_nan(
+          detail::values_of(detail::gradients_of(optimizer, "step")), scale_->device());
+    }
+    state.stage = Stage::kStepped;
+    state.skipped = true;
+    ++skipped_steps_;
+    return StepOutcome::make_skipped(state.has_nan);
+  }
+  at::Tensor loss;
+  {
+    const WeightsChange change;
+    loss = optimizer.step();
+  }
+  state.stage = Stage::kStepped;
+  state.skipped = false;
+  state.note_stepped(detail::gradients_of(optimizer, "step"));
+  ++applied_steps_;
+  return StepOutcome::make_applied(std::move(loss));
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) {
+    return;
+  }
+  require_scale("update", nullptr);
+  at::Tensor found;
+  for (const auto& state : optimizers_) {
+    if (!state->found.empty()) {
+      found = defined_sum(found, state->found.sum(scale_->device()));
+    }
+  }
+  TORCH_CHECK(
+      found.defined(),
+      "[update] No inf checks were recorded prior to update. Call step() or unscale_() with "
+      "an optimizer that has gradients first, and update() once an iteration.");
+  scale_->update(found, options_, min_scale_);
+  finish_iteration();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!options_.enabled) {
+    return;
+  }
+  require_scale("update", nullptr);
+  const std::string wrong = detail::wrong_scale(new_scale, options_);
+  TORCH_CHECK_VALUE(wrong.empty(), "[update] new_scale cannot be used: ", wrong);
+  scale_->set(new_scale);
+  min_scale_ = std::min(min_scale_, detail::floor_for(options_, new_scale));
+  finish_iteration();
+}
+
+void GradScaler::update(const at::Tensor& new_scale) {
+  if (!options_.enabled) {
+    return;
+  }
+  require_scale("update", nullptr);
+  const auto device_type = options_.device.value_or(scale_->device().type());
+  TORCH_CHECK_VALUE(
+      new_scale.defined() && new_scale.device().type() == device_type && new_scale.numel() == 1 &&
+          !new_scale.requires_grad() && !new_scale.is_complex(),
+      "[update] new_scale should be a float or a 1-element Tensor with requires_grad=False on ",
+      c10::DeviceTypeName(device_type, /*lower_case=*/true), ".");
+  update(new_scale.item<double>());
+}
+
+detail::OptimizerState& GradScaler::state_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& state : optimizers_) {
+    if (state->is_of(optimizer)) {
+      return *state;
+    }
+  }
+  optimizers_.push_back(std::make_unique<detail::OptimizerState>(optimizer));
+  return *optimizers_.back();
+}
+
+void GradScaler::require_scale(const char* who, const torch::optim::Optimizer* optimizer) {
+  if (!scale_->on_device() && loaded_ && optimizer != nullptr) {
+    // A loaded scaler knows its scale; what it lacks is a device.
+    if (const at::Tensor* gradient = first_gradient(*optimizer)) {
+      scale_->place(gradient->device());
+    }
+  }
+  TORCH_CHECK(
+      scale_->on_device(), "[", who, "] Attempted ", who,
+      " but _scale is None.  This may indicate your script did not use scaler.scale(loss or "
+      "outputs) earlier in the iteration.");
+}
+
+void GradScaler::unscale_gradients(detail::OptimizerState& state,
+                                   const torch::optim::Optimizer& optimizer, const char* who) {
+  const auto gradients = detail::gradients_of(optimizer, who);  // refuses before anything changes
+  if (gradients.empty()) {
+    return;
+  }
+  warn_if_gradients_are_older_than_scale();
+  std::vector<at::Tensor> scaled;
+  std::vector<at::Tensor> unscaled;
+  for (const auto& gradient : gradients) {
+    (unscaled_by_another(state, gradient) ? unscaled : scaled).push_back(gradient.values);
+  }
+  multi_tensor::unscale_(scaled, scale_->inverse(), state.found, scale_->may_be_below_one());
+  multi_tensor::check_finite(unscaled, state.found);
+  for (const auto& gradient : gradients) {
+    state.note_unscaled(gradient);
+  }
+  state.unscaled_at = scale_calls_;
+  if (state.found.on_host() && state.found.sum(at::kCPU).item<float>() != 0.0F) {
+    state.has_nan = multi_tensor::any_nan(detail::values_of(gradients), at::kCPU);
+  }
+}
+
+void GradScaler::recheck_gradients(detail::OptimizerState& state,
+                                   const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> fresh;
+  std::vector<at::Tensor> known;
+  const auto gradients = detail::gradients_of(optimizer, "step");
+  for (const auto& gradient : gradients) {
+    const bool is_known = state.has_unscaled(gradient) || unscaled_by_another(state, gradient);
+    (is_known ? known : fresh).push_back(gradient.values);
+  }
+  multi_tensor::unscale_(fresh, scale_->inverse(), state.found, scale_->may_be_below_one());
+  multi_tensor::check_finite(known, state.found);
+  for (const auto& gradient : gradients) {
+    state.note_unscaled(gradient);
+  }
+}
+
+bool GradScaler::unscaled_by_another(const detail::OptimizerState& state,
+                                     const detail::Gradient& gradient) {
+  for (const auto& other : optimizers_) {
+    if (other.get() == &state ||
+        !other->owns_unscaled(gradient, scale_calls_ > other->unscaled_at)) {
+      continue;
+    }
+    if (!warned_shared_) {
+      warned_shared_ = true;
+      TORCH_WARN(
+          "[unscale_] The gradient of ", gradient.name,
+          ", was already unscaled through another optimizer in this iteration: the parameter "
+          "belongs to both. It is divided by the scale once only; give each parameter to one "
+          "optimizer if that was not meant.");
+    }
+    return true;
+  }
+  return false;
+}
+
+void GradScaler::warn_if_gradients_are_older_than_scale() {
+  if (warned_stale_ || scale_calls_ != scale_calls_at_update_ ||
+      !scale_->changed_by_last_update()) {
+    return;
+  }
+  warned_stale_ = true;
+  TORCH_WARN(
+      "[unscale_] The last update() changed the scale, and scale() was not called since: gradients "
+      "made with the old scale are now divided by the new one. Call update() once an iteration, "
+      "after step() of every optimizer.");
+}
+
+void GradScaler::finish_iteration() {
+  bool skipped = false;
+  bool applied = false;
+  for (const auto& state : optimizers_) {
+    if (state->skipped.has_value()) {
+      (*state->skipped ? skipped : applied) = true;
+    }
+  }
+  if (skipped) {
+    ++consecutive_skips_;
+  } else if (applied) {
+    consecutive_skips_ = 0;
+  }
+  optimizers_.clear();
+  scale_calls_at_update_ = scale_calls_;
+  if (skipped && consecutive_skips_ == options_.warn_after_skips) {
+    TORCH_WARN(
+        "[GradScaler] ", consecutive_skips_,
+        " iterations in a row were skipped because gradients were inf or NaN; no usable scale "
+        "was found, it is now ",
+        get_scale(), " (floor ", min_scale_,
+        "). Look for inf or NaN in the loss, the data or the weights, and try a smaller "
+        "learning rate or bf16.");
+  }
+}
+
+}  // namespace torchamp::amp

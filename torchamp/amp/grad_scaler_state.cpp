@@ -1,0 +1,102 @@
+// GradScaler's settings and state_dict. The iteration is in grad_scaler.cpp.
+
+#include <algorithm>
+#include <limits>
+
+#include <c10/util/Exception.h>
+
+#include "torchamp/amp/grad_scaler.h"
+#include "torchamp/amp/optimizer_state.h"
+#include "torchamp/amp/scale_state.h"
+#include "torchamp/amp/scaler_rules.h"
+
+namespace torchamp::amp {
+namespace {
+
+int64_t count_at(const base::StateDict& state, const char* key) {
+  const int64_t value = state.at(key).to_int(key);
+  if (value < 0 || value > std::numeric_limits<int32_t>::max()) {
+    throw base::CheckpointError(std::string("[load_state_dict] ") + key + " is " +
+                                std::to_string(value) + "; 0 to 2147483647 is accepted.");
+  }
+  return value;
+}
+
+void accept(const std::string& wrong) {
+  if (!wrong.empty()) {
+    throw base::CheckpointError("[load_state_dict] The scaler's state cannot be used: " + wrong);
+  }
+}
+
+}  // namespace
+
+double GradScaler::get_scale() const { return options_.enabled ? scale_->value() : 1.0; }
+
+void GradScaler::set_growth_factor(double new_factor) {
+  const auto wrong = options_.enabled ? detail::wrong_growth_factor(new_factor) : std::string();
+  TORCH_CHECK_VALUE(wrong.empty(), "[set_growth_factor] ", wrong);
+  options_.growth_factor = new_factor;
+}
+
+void GradScaler::set_backoff_factor(double new_factor) {
+  const auto wrong = options_.enabled ? detail::wrong_backoff_factor(new_factor) : std::string();
+  TORCH_CHECK_VALUE(wrong.empty(), "[set_backoff_factor] ", wrong);
+  options_.backoff_factor = new_factor;
+}
+
+void GradScaler::set_growth_interval(int64_t new_interval) {
+  const auto wrong = options_.enabled ? detail::wrong_growth_interval(new_interval) : std::string();
+  TORCH_CHECK_VALUE(wrong.empty(), "[set_growth_interval] ", wrong);
+  options_.growth_interval = new_interval;
+  scale_->growth_interval_changed();
+}
+
+base::StateDict GradScaler::state_dict() const {
+  base::StateDict state;
+  if (!options_.enabled) {
+    return state;
+  }
+  const bool counts_overflows = options_.hysteresis > 1;
+  const detail::ScaleNumbers numbers = scale_->numbers(counts_overflows);
+  state.set("scale", numbers.scale);
+  state.set("growth_factor", options_.growth_factor);
+  state.set("backoff_factor", options_.backoff_factor);
+  state.set("growth_interval", options_.growth_interval);
+  state.set("_growth_tracker", numbers.growth_tracker);
+  if (counts_overflows) {
+    state.set("_overflow_run", numbers.overflow_run);
+  }
+  return state;
+}
+
+void GradScaler::load_state_dict(const base::StateDict& state) {
+  if (!options_.enabled) {
+    return;
+  }
+  if (state.empty()) {
+    throw base::CheckpointError(
+        "[load_state_dict] The source state dict is empty, possibly because it was saved from a "
+        "disabled instance of GradScaler.");
+  }
+  // Everything is read and checked first, then everything is set.
+  detail::ScaleNumbers numbers;
+  numbers.scale = state.at("scale").to_double("scale");
+  numbers.growth_tracker = count_at(state, "_growth_tracker");
+  numbers.overflow_run = state.contains("_overflow_run") ? count_at(state, "_overflow_run") : 0;
+  const double growth_factor = state.at("growth_factor").to_double("growth_factor");
+  const double backoff_factor = state.at("backoff_factor").to_double("backoff_factor");
+  const int64_t growth_interval = state.at("growth_interval").to_int("growth_interval");
+  accept(detail::wrong_scale(numbers.scale, options_));
+  accept(detail::wrong_growth_factor(growth_factor));
+  accept(detail::wrong_backoff_factor(backoff_factor));
+  accept(detail::wrong_growth_interval(growth_interval));
+
+  scale_->load(numbers);
+  min_scale_ = std::min(min_scale_, detail::floor_for(options_, numbers.scale));
+  options_.growth_factor = growth_factor;
+  options_.backoff_factor = backoff_factor;
+  options_.growth_interval = growth_interval;
+  loaded_ = true;
+}
+
+}  // namespace torchamp::amp

@@ -1,0 +1,126 @@
+#include "torchamp/amp/optimizer_state.h"
+
+#include <set>
+#include <sstream>
+#include <unordered_set>
+
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include "torchamp/multi_tensor/tensor_values.h"
+
+namespace torchamp::amp::detail {
+namespace {
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+WeakTensor weak(const at::Tensor& tensor) { return WeakTensor(tensor.getIntrusivePtr()); }
+
+const void* target(const WeakTensor& tensor) { return tensor._unsafe_get_target(); }
+
+std::string describe(const at::Tensor& parameter, size_t group, size_t index) {
+  std::ostringstream text;
+  text << "parameter " << index << " of group " << group << ", shape " << parameter.sizes();
+  return text.str();
+}
+
+}  // namespace
+
+std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who) {
+  std::vector<Gradient> gradients;
+  std::unordered_set<const void*> parameters;
+  std::set<std::pair<const void*, int64_t>> memory;
+  const auto& groups = optimizer.param_groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t i = 0; i < groups[g].params().size(); ++i) {
+      const at::Tensor& parameter = groups[g].params()[i];
+      if (!parameter.defined() || !parameter.grad().defined() ||
+          !parameters.insert(parameter.unsafeGetTensorImpl()).second) {
+        continue;
+      }
+      Gradient gradient{parameter, parameter.grad(), {}, describe(parameter, g, i)};
+      const auto dtype = gradient.gradient.scalar_type();
+      TORCH_CHECK_VALUE(dtype != at::kHalf && dtype != at::kComplexHalf, "[", who,
+                        "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name,
+                        ", is ", dtype,
+                        "; Float, BFloat16 or Double is accepted. Were the parameters cast with "
+                        "model.to(kHalf)? Keep them in float32 and run the forward pass under "
+                        "Autocast.");
+      gradient.values = multi_tensor::tensor_values(
+          gradient.gradient, std::string("[") + who + "] The gradient of " + gradient.name + ",");
+      if (gradient.values.numel() == 0 ||
+          memory.insert({gradient.values.const_data_ptr(), gradient.values.numel()}).second) {
+        gradients.push_back(std::move(gradient));
+      }
+    }
+  }
+  return gradients;
+}
+
+std::vector<at::Tensor> values_of(const std::vector<Gradient>& gradients) {
+  std::vector<at::Tensor> values;
+  values.reserve(gradients.size());
+  for (const auto& gradient : gradients) {
+    values.push_back(gradient.values);
+  }
+  return values;
+}
+
+OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer) : address_(&optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (parameter.defined()) {
+        parameters_.push_back(weak(parameter));
+      }
+    }
+  }
+}
+
+bool OptimizerState::is_of(const torch::optim::Optimizer& optimizer) const {
+  if (&optimizer != address_) {
+    return false;
+  }
+  size_t position = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      if (position == parameters_.size()) {
+        return true;
+      }
+      if (parameter.defined() &&
+          parameter.unsafeGetTensorImpl() != target(parameters_[position++])) {
+        return false;
+      }
+    }
+  }
+  return position == parameters_.size();
+}
+
+void OptimizerState::note_unscaled(const Gradient& gradient) {
+  unscaled_.insert_or_assign(gradient.parameter.unsafeGetTensorImpl(),
+                             UnscaledGradient{weak(gradient.parameter), weak(gradient.gradient),
+                                              version_of(gradient.gradient)});
+}
+
+bool OptimizerState::has_unscaled(const Gradient& gradient) const {
+  return unscaled_.count(gradient.parameter.unsafeGetTensorImpl()) > 0;
+}
+
+bool OptimizerState::owns_unscaled(const Gradient& gradient, bool scaled_since) const {
+  const auto found = unscaled_.find(gradient.parameter.unsafeGetTensorImpl());
+  if (found == unscaled_.end() ||
+      target(found->second.gradient) != gradient.gradient.unsafeGetTensorImpl()) {
+    return false;
+  }
+  return found->second.version == version_of(gradient.gradient) ||
+         (stage == Stage::kUnscaled && !scaled_since);
+}
+
+void OptimizerState::note_stepped(const std::vector<Gradient>& gradients) {
+  for (const auto& gradient : gradients) {
+    note_unscaled(gradient);
+  }
+}
+
+}  // namespace torchamp::amp::detail

@@ -1,0 +1,85 @@
+#pragma once
+// What a GradScaler remembers about one optimizer during one iteration, and the gradients that an
+// optimizer holds now. Internal to GradScaler.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include "torchamp/multi_tensor/unscale.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace torchamp::amp::detail {
+
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+/// A gradient as an optimizer sees it now.
+struct Gradient {
+  at::Tensor parameter;
+  at::Tensor gradient;
+  at::Tensor values;  // the dense real memory behind it
+  std::string name;   // "parameter 3 of group 0, shape [10, 4]"
+};
+
+/// The defined gradients of `optimizer` in order of its parameters, each once: a parameter that is
+/// listed twice and two parameters that share one gradient count once.
+///
+/// Errors: c10::ValueError naming `who` and the parameter for a gradient that cannot be unscaled.
+std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who);
+
+std::vector<at::Tensor> values_of(const std::vector<Gradient>& gradients);
+
+/// A gradient that has been unscaled. The weak reference keeps its address from being used again.
+struct UnscaledGradient {
+  WeakTensor parameter;
+  WeakTensor gradient;
+  int64_t version = 0;
+};
+
+enum class Stage { kReady, kUnscaled, kStepped };
+
+class OptimizerState {
+ public:
+  explicit OptimizerState(const torch::optim::Optimizer& optimizer);
+
+  /// Whether `optimizer` is the one this was made for: the same address, and its parameters begin
+  /// with those it had (groups may have been added). An optimizer that took the place of a
+  /// destroyed one is told apart by its parameters.
+  bool is_of(const torch::optim::Optimizer& optimizer) const;
+
+  /// Notes that `gradient` holds unscaled values as it stands.
+  void note_unscaled(const Gradient& gradient);
+  /// Whether a gradient of this parameter was unscaled through this optimizer.
+  bool has_unscaled(const Gradient& gradient) const;
+  /// Whether exactly this gradient holds unscaled values through this optimizer. One that was
+  /// written to since counts as such until the optimizer has stepped or `scaled_since` says that a
+  /// loss was scaled in between: clipping writes too.
+  bool owns_unscaled(const Gradient& gradient, bool scaled_since) const;
+  /// After the optimizer's step: gradients as they stand are still unscaled ones.
+  void note_stepped(const std::vector<Gradient>& gradients);
+
+  Stage stage = Stage::kReady;
+  multi_tensor::NonFiniteFlags found;
+  /// 0-dim bool, when the reason of a skip is already known.
+  at::Tensor has_nan;
+  /// Set by step().
+  std::optional<bool> skipped;
+  /// The scaler's count of scale() calls when this optimizer was unscaled.
+  int64_t unscaled_at = 0;
+
+ private:
+  const torch::optim::Optimizer* address_;
+  std::vector<WeakTensor> parameters_;
+  std::unordered_map<const void*, UnscaledGradient> unscaled_;  // by parameter
+};
+
+}  // namespace torchamp::amp::detail

@@ -1,0 +1,104 @@
+#include "torchamp/amp/scale_state.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+#include <c10/core/InferenceMode.h>
+
+namespace torchamp::amp::detail {
+namespace {
+
+at::Tensor scalar(double value, at::ScalarType dtype, at::Device device) {
+  return at::full({}, value, at::TensorOptions().dtype(dtype).device(device));
+}
+
+// The tensors must be usable in later autograd graphs, whatever mode the caller is in.
+struct PlainMode {
+  c10::InferenceMode no_inference{false};
+  at::NoGradGuard no_grad;
+};
+
+}  // namespace
+
+void ScaleState::place(at::Device device) {
+  const PlainMode mode;
+  scale_ = scalar(pending_.scale, at::kFloat, device);
+  growth_tracker_ = scalar(static_cast<double>(pending_.growth_tracker), at::kInt, device);
+  overflow_run_ = scalar(static_cast<double>(pending_.overflow_run), at::kInt, device);
+  previous_scale_ = at::Tensor();
+  lower_bound_ = pending_.scale;
+  tracker_may_exceed_interval_ = pending_.growth_tracker > 0;
+}
+
+at::Tensor ScaleState::scale_on(at::Device device) const {
+  return scale_.to(device, /*non_blocking=*/true);
+}
+
+at::Tensor ScaleState::inverse() const {
+  const at::NoGradGuard no_grad;
+  return scale_.to(at::kDouble).reciprocal().to(at::kFloat);
+}
+
+void ScaleState::update(const at::Tensor& found_inf, const GradScalerOptions& rule,
+                        double min_scale) {
+  const PlainMode mode;
+  if (tracker_may_exceed_interval_) {
+    // The kernel grows at "equals"; a run that is already longer must grow too.
+    growth_tracker_.clamp_max_(rule.growth_interval - 1);
+    tracker_may_exceed_interval_ = false;
+  }
+  previous_scale_ = scale_;
+  scale_ = scale_.clone();
+  at::_amp_update_scale_(scale_, growth_tracker_, found_inf, rule.growth_factor,
+                         rule.backoff_factor, rule.growth_interval);
+  scale_.clamp_(min_scale, rule.max_scale);
+  if (rule.hysteresis > 1) {
+    const at::Tensor bad = found_inf.ne(0);
+    overflow_run_ = overflow_run_.add(1).mul(bad).to(at::kInt);
+    scale_ = at::where(bad.logical_and(overflow_run_.lt(rule.hysteresis)), previous_scale_, scale_);
+  }
+  lower_bound_ = scale_.is_cpu() ? scale_.item<double>()
+                                 : std::max(lower_bound_ * rule.backoff_factor, min_scale);
+}
+
+void ScaleState::set(double scale) {
+  const PlainMode mode;
+  previous_scale_ = scale_;
+  scale_ = scalar(scale, at::kFloat, scale_.device());
+  lower_bound_ = scale;
+}
+
+void ScaleState::load(const ScaleNumbers& numbers) {
+  pending_ = numbers;
+  if (on_device()) {
+    place(scale_.device());
+  }
+}
+
+double ScaleState::value() const { return on_device() ? scale_.item<double>() : pending_.scale; }
+
+int64_t ScaleState::growth_tracker() const {
+  return on_device() ? growth_tracker_.item<int64_t>() : pending_.growth_tracker;
+}
+
+ScaleNumbers ScaleState::numbers(bool with_overflow_run) const {
+  if (!on_device()) {
+    return pending_;
+  }
+  return {value(), growth_tracker(), with_overflow_run ? overflow_run_.item<int64_t>() : 0};
+}
+
+bool ScaleState::changed_by_last_update() const {
+  return previous_scale_.defined() && previous_scale_.ne(scale_).item<bool>();
+}
+
+void ScaleState::tighten_lower_bound() {
+  if (lower_bound_ < 1.0 && !scale_.is_cpu()) {
+    lower_bound_ = scale_.item<double>();
+  }
+}
+
+}  // namespace torchamp::amp::detail

@@ -1,0 +1,66 @@
+#pragma once
+// The loss scale on its device: the value, the run of good iterations, and how both move. Internal
+// to GradScaler; knows no optimizer.
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "torchamp/amp/scaler_options.h"
+
+namespace torchamp::amp::detail {
+
+/// The numbers that a state_dict carries besides the factors.
+struct ScaleNumbers {
+  double scale = 65536.0;
+  int64_t growth_tracker = 0;
+  int64_t overflow_run = 0;  // bad iterations in a row; only counted with hysteresis
+};
+
+class ScaleState {
+ public:
+  explicit ScaleState(double init_scale) { pending_.scale = init_scale; }
+
+  bool on_device() const { return scale_.defined(); }
+  at::Device device() const { return scale_.device(); }
+  /// Makes the tensors on `device` from the numbers held so far.
+  void place(at::Device device);
+
+  /// The scale, float32 and 0-dim, on `device`.
+  at::Tensor scale_on(at::Device device) const;
+  /// float(1 / double(scale)), on the scale's device.
+  at::Tensor inverse() const;
+
+  /// One iteration ended with `found_inf` (0-dim float32 on device(); not 0 means bad).
+  void update(const at::Tensor& found_inf, const GradScalerOptions& rule, double min_scale);
+  /// Sets the scale by hand; the run of good iterations goes on.
+  void set(double scale);
+  /// Replaces everything.
+  void load(const ScaleNumbers& numbers);
+  /// To be called when the growth interval changed: a longer run than it then grows at the next
+  /// good iteration.
+  void growth_interval_changed() { tracker_may_exceed_interval_ = true; }
+
+  /// Read from the device; each waits for it.
+  ScaleNumbers numbers(bool with_overflow_run) const;
+  double value() const;
+  int64_t growth_tracker() const;
+  bool changed_by_last_update() const;
+
+  /// True unless the scale is known to be 1 or more, without waiting for a device.
+  bool may_be_below_one() const { return lower_bound_ < 1.0; }
+  /// Makes that knowledge exact by reading the scale, where it had become loose.
+  void tighten_lower_bound();
+
+ private:
+  ScaleNumbers pending_;  // until place()
+  at::Tensor scale_;      // replaced, never written, by update(): graphs hold the one they used
+  at::Tensor previous_scale_;
+  at::Tensor growth_tracker_;
+  at::Tensor overflow_run_;
+  double lower_bound_ = 0.0;
+  bool tracker_may_exceed_interval_ = false;
+};
+
+}  // namespace torchamp::amp::detail
