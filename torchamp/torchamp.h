@@ -8,7 +8,10 @@
 #include "torchamp/base/error.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"
+#include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/state.h"
+#include "torchamp/train/module_state.h"
 
 namespace torchamp {
 

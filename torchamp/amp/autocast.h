@@ -63,7 +63,7 @@ TORCHAMP_API AutocastSettings autocast_settings(at::Device device,
 ///          carries it over). Destroyed on another thread, the region changes nothing there and
 ///          warns; it ends when its own thread next opens or closes a region.
 /// Source:  PyTorch torch/amp/autocast_mode.py; differences in docs/differences.md.
-/// Example: examples/train_mlp.cpp
+/// Example: examples/five_lines.cpp
 class TORCHAMP_API Autocast {
  public:
   /// See autocast_settings() for the defaults, warnings and errors.
