@@ -21,6 +21,7 @@ if [[ $(id -u) != 0 ]] || ! command -v debootstrap > /dev/null; then
 fi
 
 if [[ ! -e $root/complete ]]; then
+  # shellcheck disable=SC2016  # apt's own notation
   mirror=$(apt-get indextargets --format '$(SITE)' "Codename: $suite" 2> /dev/null | head -n 1)
   echo "== Making a minimal Debian ($suite) in $root from ${mirror:=http://deb.debian.org/debian}"
   rm -rf "$root"
