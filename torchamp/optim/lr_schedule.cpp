@@ -1,0 +1,86 @@
+#include "torchamp/optim/lr_schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include <torch/optim/optimizer.h>
+
+#include "torchamp/base/error.h"
+
+namespace torchamp::optim {
+namespace {
+
+void check(const WarmupCosineOptions& options) {
+  if (options.warmup_steps < 0) {
+    throw base::UsageError("[WarmupCosine] warmup_steps is " +
+                           std::to_string(options.warmup_steps) + "; 0 or more is accepted.");
+  }
+  if (options.total_steps != 0 && options.total_steps <= options.warmup_steps) {
+    throw base::UsageError("[WarmupCosine] total_steps is " + std::to_string(options.total_steps) +
+                           ", but the warm-up alone takes " + std::to_string(options.warmup_steps) +
+                           "; a total above the warm-up is accepted, or 0 for no cosine.");
+  }
+  if (!(options.min_factor >= 0.0 && options.min_factor <= 1.0)) {
+    throw base::UsageError("[WarmupCosine] min_factor is " + std::to_string(options.min_factor) +
+                           "; 0 to 1 is accepted.");
+  }
+}
+
+}  // namespace
+
+double warmup_cosine_factor(int64_t step, const WarmupCosineOptions& options) {
+  const int64_t warmup = options.warmup_steps;
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (options.total_steps == 0) return 1.0;
+  const double progress = std::min(
+      1.0, static_cast<double>(step - warmup) / static_cast<double>(options.total_steps - warmup));
+  return options.min_factor +
+         (1.0 - options.min_factor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+WarmupCosine::WarmupCosine(torch::optim::Optimizer& optimizer, WarmupCosineOptions options)
+    : optimizer_(&optimizer), options_(options) {
+  check(options_);
+  for (const auto& group : optimizer.param_groups()) {
+    base_lrs_.push_back(group.options().get_lr());
+  }
+  apply();
+}
+
+void WarmupCosine::step() {
+  ++step_;
+  apply();
+}
+
+double WarmupCosine::lr() const { return optimizer_->param_groups().front().options().get_lr(); }
+
+base::StateDict WarmupCosine::state_dict() const {
+  base::List base_lrs;
+  for (const double lr : base_lrs_) base_lrs.items.emplace_back(lr);
+  base::StateDict state;
+  state.set("last_step", step_);
+  state.set("base_lrs", std::move(base_lrs));
+  return state;
+}
+
+void WarmupCosine::load_state_dict(const base::StateDict& state) {
+  const int64_t step = state.at("last_step").to_int("last_step");
+  if (step < 0) {
+    throw base::CheckpointError("[WarmupCosine] last_step is " + std::to_string(step) +
+                                "; 0 or more is accepted. Is the checkpoint damaged?");
+  }
+  step_ = step;
+  apply();
+}
+
+void WarmupCosine::apply() {
+  const double factor = warmup_cosine_factor(step_, options_);
+  auto& groups = optimizer_->param_groups();
+  for (size_t i = 0; i < groups.size() && i < base_lrs_.size(); ++i) {
+    groups[i].options().set_lr(base_lrs_[i] * factor);
+  }
+}
+
+}  // namespace torchamp::optim
