@@ -1,0 +1,50 @@
+#pragma once
+// What a checkpoint of a run holds, and how a run takes it up again.
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "torchamp/amp/grad_scaler.h"
+#include "torchamp/base/state_dict.h"
+#include "torchamp/optim/lr_schedule.h"
+#include "torchamp/train/config.h"
+#include "torchamp/train/run_state.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace torchamp::train {
+
+/// The parts of a run that have a state.
+struct CheckpointParts {
+  torch::nn::Module& module;
+  torch::optim::Optimizer& optimizer;
+  amp::GradScaler& scaler;
+  optim::WarmupCosine& schedule;
+  RunState& state;
+  const TrainerConfig& config;
+  const base::StateDict& data_state;
+};
+
+base::StateDict make_checkpoint(const CheckpointParts& parts);
+
+/// Puts `checkpoint` into `parts`; `say` hears what is legally different from before.
+///
+/// Errors: CheckpointError for another model, optimizer or, in the middle of an epoch, order of the
+///         data.
+void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& parts,
+                     const std::function<void(const std::string&)>& say);
+
+/// "AdamW", "Adam", "SGD", or "custom".
+std::string optimizer_name(const torch::optim::Optimizer& optimizer);
+
+/// DivergedError naming the first parameter or buffer that is not finite (a buffer may hold inf, as
+/// masks do, but no NaN): such a module must not replace a good checkpoint.
+void check_is_finite(const torch::nn::Module& module, const std::filesystem::path& path);
+
+}  // namespace torchamp::train

@@ -1,0 +1,393 @@
+#include "torchamp/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <limits>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "torchamp/amp/grad_scaler.h"
+#include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/lr_schedule.h"
+#include "torchamp/train/data/loader.h"
+#include "torchamp/train/evaluate.h"
+#include "torchamp/train/rng_state.h"
+#include "torchamp/train/run_checkpoint.h"
+#include "torchamp/train/run_state.h"
+#include "torchamp/train/train_step.h"
+
+namespace torchamp::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+std::vector<at::Tensor> trainable(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+std::shared_ptr<torch::optim::Optimizer> make_optimizer(const TrainerConfig& config,
+                                                        const torch::nn::Module& module) {
+  const double lr = config.resolved_lr();
+  const double decay = config.resolved_weight_decay();
+  if (config.optimizer == OptimizerKind::kSgd) {
+    return std::make_shared<torch::optim::SGD>(
+        trainable(module),
+        torch::optim::SGDOptions(lr).momentum(config.momentum).weight_decay(decay));
+  }
+  return std::make_shared<torch::optim::AdamW>(trainable(module),
+                                               torch::optim::AdamWOptions(lr).weight_decay(decay));
+}
+
+// What a loaded optimizer state brought along gives way to the config; the schedule owns the rate.
+void apply_config(const TrainerConfig& config, torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&group.options())) {
+      sgd->momentum(config.momentum).weight_decay(*config.weight_decay);
+    } else if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&group.options())) {
+      adamw->weight_decay(*config.weight_decay);
+    }
+  }
+}
+
+amp::GradScaler make_scaler(const TrainerConfig& config) {
+  amp::GradScalerOptions options;
+  options.device = config.device.type();
+  options.init_scale = config.init_scale;
+  options.growth_interval = config.growth_interval;
+  options.enabled = config.uses_scaler();
+  options.warn_after_skips = 0;  // max_skipped_in_a_row ends the run instead
+  return amp::GradScaler(options);
+}
+
+void to_channels_last(torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : module.parameters()) {
+    if (parameter.dim() == 4) {
+      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+  }
+}
+
+bool has_images(const torch::nn::Module& module) {
+  const std::vector<at::Tensor> parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [](const at::Tensor& parameter) { return parameter.dim() == 4; });
+}
+
+TrainerConfig resolve(TrainerConfig config, const TrainerParts& parts) {
+  config.validate();
+  TORCH_CHECK(parts.module && parts.forward && parts.loss && parts.data.train,
+              "[Trainer] A part is missing; module, forward, loss and data.train are needed.");
+  if (parts.data.train->size() < 1) {
+    throw base::UsageError("[train] The training set '" + parts.data.train->info().name +
+                           "' holds no example; one or more is accepted.");
+  }
+  config.lr = config.resolved_lr();
+  config.weight_decay = config.resolved_weight_decay();
+  config.validate_precision = config.resolved_validate_precision();
+  config.scaler = config.uses_scaler() ? ScalerUse::kOn : ScalerUse::kOff;
+  if (!config.epochs && !config.steps) config.epochs = 1;
+  if (config.layout == Layout::kAuto) {
+    config.layout = has_images(*parts.module) ? Layout::kChannelsLast : Layout::kContiguous;
+  }
+  return config;
+}
+
+std::string signal_name(int signal) {
+  if (signal == SIGINT) return "SIGINT";
+  if (signal == SIGTERM) return "SIGTERM";
+  return "signal " + std::to_string(signal);
+}
+
+}  // namespace
+
+struct Trainer::Run {
+  Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallbacks raw_callbacks);
+
+  RunSummary run();
+  void train_epoch();
+  StepMetrics take_step(BatchStream& stream);
+  void account(const StepResult& result, int64_t num_batches, StepMetrics& metrics);
+  EpochMetrics finish_epoch();
+  [[noreturn]] void diverge(const StepResult& result) const;
+  void save();
+  void stop_if_asked();
+  void say(const std::string& text) const {
+    if (callbacks.on_message) callbacks.on_message(text);
+  }
+
+  int64_t num_batches() const { return divide_up(parts.data.train->size(), config.batch); }
+  int64_t steps_per_epoch() const { return divide_up(num_batches(), config.accumulate); }
+  bool reached_steps() const { return config.steps && state.step >= *config.steps; }
+  bool reached_epochs() const { return config.epochs && state.epoch >= *config.epochs; }
+  optim::WarmupCosineOptions schedule_options() const;
+  CheckpointParts checkpoint_parts() {
+    return {*parts.module, *parts.optimizer, scaler, schedule, state, config, parts.data.state};
+  }
+  void load(const base::StateDict& dict);
+
+  TrainerConfig config;
+  bool makes_optimizer;
+  TrainerParts parts;
+  TrainerCallbacks callbacks;
+  amp::GradScaler scaler;
+  optim::WarmupCosine schedule;
+  Placement placement;
+  RunState state;
+  double last_scale = 1.0;
+  int64_t timed_examples = 0;  // of this epoch, in this process
+  double timed_seconds = 0.0;
+};
+
+Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallbacks raw_callbacks)
+    : config(resolve(std::move(raw_config), raw_parts)),
+      makes_optimizer(!raw_parts.optimizer),
+      parts([&] {
+        // The optimizer holds the parameters as they are, so they are moved before it is made.
+        raw_parts.module->to(config.device);
+        if (config.layout == Layout::kChannelsLast) to_channels_last(*raw_parts.module);
+        if (!raw_parts.optimizer) raw_parts.optimizer = make_optimizer(config, *raw_parts.module);
+        return std::move(raw_parts);
+      }()),
+      callbacks(std::move(raw_callbacks)),
+      scaler(make_scaler(config)),
+      schedule(*parts.optimizer, schedule_options()),
+      placement{config.device, config.layout == Layout::kChannelsLast} {
+  const Dataset& data = *parts.data.train;
+  state.order = {data.info().name, data.size(), config.batch, config.accumulate,
+                 static_cast<int64_t>(config.seed)};
+  state.precision = format_precision(config.precision);
+  state.optimizer = optimizer_name(*parts.optimizer);
+  if (scaler.is_enabled()) last_scale = scaler.get_scale();
+}
+
+optim::WarmupCosineOptions Trainer::Run::schedule_options() const {
+  optim::WarmupCosineOptions options;
+  options.warmup_steps = config.warmup_steps;
+  if (config.schedule == ScheduleKind::kCosine) {
+    options.total_steps = config.epochs ? *config.epochs * steps_per_epoch() : *config.steps;
+  }
+  return options;
+}
+
+RunSummary Trainer::Run::run() {
+  RunSummary summary;
+  if (config.precision == Precision::kFp16 && !scaler.is_enabled()) {
+    say("fp16 without loss scaling: gradients below 6e-8 become 0; --scaler on keeps them.");
+  }
+  bool is_saved = true;
+  while (!reached_epochs() && (!reached_steps() || state.next_batch == num_batches())) {
+    train_epoch();
+    summary.last_epoch = finish_epoch();
+    if (callbacks.on_epoch) callbacks.on_epoch(*summary.last_epoch);
+    is_saved = false;
+    if (!summary.last_epoch->is_complete) break;
+    state.begin_next_epoch();
+    save();
+    is_saved = true;
+  }
+  if (!is_saved) save();
+  summary.epochs = state.epoch;
+  summary.steps = state.step;
+  summary.skipped_steps = state.skipped;
+  return summary;
+}
+
+// Trains from state.next_batch to the end of the epoch, or to the limit on steps.
+void Trainer::Run::train_epoch() {
+  timed_examples = 0;
+  timed_seconds = 0.0;
+  stop_if_asked();
+  if (state.next_batch >= num_batches()) return;
+  BatchStreamOptions options;
+  options.batch_size = config.batch;
+  options.shuffle = true;
+  options.seed = config.seed;
+  options.epoch = state.epoch;
+  options.first_batch = state.next_batch;
+  options.num_workers = config.workers;
+  BatchStream stream(parts.data.train, options);
+  parts.module->train();
+  while (state.next_batch < num_batches() && !reached_steps()) {
+    const StepMetrics metrics = take_step(stream);
+    if (callbacks.on_step) callbacks.on_step(metrics);
+    stop_if_asked();
+  }
+}
+
+StepMetrics Trainer::Run::take_step(BatchStream& stream) {
+  const auto start = Clock::now();
+  const int64_t first = state.next_batch;
+  Window window;
+  window.num_batches = std::min(config.accumulate, num_batches() - first);
+  window.num_examples =
+      std::min(parts.data.train->size(), (first + window.num_batches) * config.batch) -
+      first * config.batch;
+  window.next = [&stream] {
+    std::optional<Batch> batch = stream.next();
+    TORCH_INTERNAL_ASSERT(batch, "[Trainer] The stream ended before the epoch did.");
+    return std::move(*batch);
+  };
+  StepMetrics metrics;
+  metrics.lr = schedule.lr();
+  const StepResult result =
+      train_step({*parts.module, parts.forward, parts.loss, *parts.optimizer, scaler},
+                 {autocast_dtype(config.precision), config.clip, placement}, window);
+  if (result.diverged) diverge(result);
+  metrics.examples = window.num_examples;
+  account(result, window.num_batches, metrics);
+  const double seconds = seconds_since(start);
+  timed_seconds += seconds;
+  timed_examples += window.num_examples;
+  metrics.examples_per_s = static_cast<double>(window.num_examples) / seconds;
+  return metrics;
+}
+
+// Brings the run's state up to date with a step, and fills in what is reported of it.
+void Trainer::Run::account(const StepResult& result, int64_t num_batches, StepMetrics& metrics) {
+  state.last_lr = metrics.lr;
+  state.next_batch += num_batches;
+  ++state.step;
+  last_scale = result.scale;
+  if (result.skipped) {
+    ++state.skipped;
+    ++state.epoch_skipped;
+    ++state.skipped_in_a_row;
+  } else {
+    state.skipped_in_a_row = 0;
+    ++state.epoch_applied;
+    state.epoch_examples += metrics.examples;
+    state.epoch_loss_sum += result.loss * static_cast<double>(metrics.examples);
+    state.epoch_norm_sum += result.grad_norm;
+    schedule.step();
+  }
+  if (state.skipped_in_a_row >= config.max_skipped_in_a_row) diverge(result);
+  metrics.epoch = state.epoch + 1;
+  metrics.num_epochs = config.epochs.value_or(0);
+  metrics.step = state.step;
+  metrics.step_in_epoch = divide_up(state.next_batch, config.accumulate);
+  metrics.steps_per_epoch = steps_per_epoch();
+  metrics.loss = result.loss;
+  metrics.mean_loss = state.mean_loss();
+  metrics.scale = result.scale;
+  metrics.grad_norm = result.grad_norm;
+  metrics.skipped = result.skipped;
+  metrics.skip_reason = result.reason;
+  metrics.epoch_skipped = state.epoch_skipped;
+}
+
+EpochMetrics Trainer::Run::finish_epoch() {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  EpochMetrics metrics;
+  metrics.epoch = state.epoch + 1;
+  metrics.num_epochs = config.epochs.value_or(0);
+  metrics.step = state.step;
+  metrics.is_complete = state.next_batch >= num_batches();
+  metrics.is_text = parts.data.train->info().is_text;
+  metrics.train_loss = state.mean_loss();
+  metrics.examples_per_s =
+      timed_seconds > 0.0 ? static_cast<double>(timed_examples) / timed_seconds : kNaN;
+  if (scaler.is_enabled()) last_scale = scaler.get_scale();
+  metrics.scale = last_scale;
+  metrics.skipped_steps = state.epoch_skipped;
+  metrics.lr = state.last_lr;
+  metrics.grad_norm = state.mean_norm();
+  metrics.val_loss = kNaN;
+  metrics.val_accuracy = kNaN;
+  if (!parts.data.validation || parts.data.validation->size() == 0) return metrics;
+
+  EvaluateOptions options;
+  options.batch = config.batch;
+  options.workers = config.workers;
+  options.dtype = autocast_dtype(config.resolved_validate_precision());
+  options.placement = placement;
+  options.stop = [this] { return callbacks.stop_signal && callbacks.stop_signal() != 0; };
+  // Validation draws nothing that training would miss.
+  const base::StateDict rng = rng_state_dict();
+  const std::optional<Evaluation> evaluation =
+      evaluate(*parts.module, parts.forward, parts.loss, parts.data.validation, options);
+  load_rng_state_dict(rng);
+  if (!evaluation) stop_if_asked();
+  metrics.val_loss = evaluation->loss;
+  metrics.val_accuracy = evaluation->accuracy;
+  return metrics;
+}
+
+void Trainer::Run::diverge(const StepResult& result) const {
+  std::string text;
+  if (result.diverged) {
+    text = "[train] Step " + std::to_string(state.step + 1) + " (epoch " +
+           std::to_string(state.epoch + 1) + ") has loss " + shortest(result.loss) +
+           " and gradient norm " + shortest(result.grad_norm) + "; finite numbers are needed.";
+  } else {
+    text = "[train] " + std::to_string(state.skipped_in_a_row) +
+           " optimizer steps in a row were skipped, the last one (step " +
+           std::to_string(state.step) + ", epoch " + std::to_string(state.epoch + 1) + ") for " +
+           result.reason + " in the gradients at scale " + shortest(result.scale) + " and loss " +
+           shortest(result.loss) + ".";
+  }
+  text += " Try a lower --lr (now " + shortest(*config.lr) + "), a longer --warmup-steps, ";
+  text += config.clip ? "a lower --clip" : "--clip 1.0";
+  if (config.precision == Precision::kFp16) text += ", --precision bf16";
+  if (config.precision == Precision::kBf16) text += ", --precision fp32";
+  text += ", or look for bad values in the data";
+  if (!config.checkpoint.empty()) text += "; no checkpoint was written from here";
+  throw base::DivergedError(text + ".");
+}
+
+void Trainer::Run::save() {
+  if (config.checkpoint.empty()) return;
+  check_is_finite(*parts.module, config.checkpoint);
+  checkpoint::save(config.checkpoint, make_checkpoint(checkpoint_parts()));
+}
+
+void Trainer::Run::load(const base::StateDict& dict) {
+  load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
+  if (makes_optimizer) apply_config(config, *parts.optimizer);
+  if (scaler.is_enabled()) last_scale = scaler.get_scale();
+}
+
+void Trainer::Run::stop_if_asked() {
+  const int signal = callbacks.stop_signal ? callbacks.stop_signal() : 0;
+  if (signal == 0) return;
+  std::string text = "[train] Stopped by " + signal_name(signal) + " after step " +
+                     std::to_string(state.step) + " (epoch " + std::to_string(state.epoch + 1) +
+                     "); ";
+  if (config.checkpoint.empty()) {
+    text += "nothing was written, since --checkpoint was not given.";
+  } else {
+    save();
+    text += "the checkpoint is '" + config.checkpoint.string() + "', --resume goes on from it.";
+  }
+  throw base::Interrupted(text, signal);
+}
+
+Trainer::Trainer(TrainerConfig config, TrainerParts parts, TrainerCallbacks callbacks)
+    : run_(std::make_unique<Run>(std::move(config), std::move(parts), std::move(callbacks))) {}
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer& Trainer::operator=(Trainer&&) noexcept = default;
+Trainer::~Trainer() = default;
+
+RunSummary Trainer::run() { return run_->run(); }
+base::StateDict Trainer::state_dict() const { return make_checkpoint(run_->checkpoint_parts()); }
+void Trainer::load_state_dict(const base::StateDict& state) { run_->load(state); }
+int64_t Trainer::steps_per_epoch() const { return run_->steps_per_epoch(); }
+const TrainerConfig& Trainer::config() const { return run_->config; }
+
+}  // namespace torchamp::train
