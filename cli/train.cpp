@@ -1,0 +1,228 @@
+#include "cli/train.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <torch/torch.h>
+
+#include "cli/device.h"
+#include "cli/signals.h"
+#include "cli/train_options.h"
+#include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/train/metrics_file.h"
+#include "torchamp/train/progress.h"
+#include "torchamp/train/trainer.h"
+
+namespace torchamp::cli {
+namespace {
+
+struct ModelAndData {
+  std::shared_ptr<models::Model> model;
+  train::DatasetPair data;
+};
+
+// Sizes that a model refuses are the user's choice, not a failure while running.
+std::shared_ptr<models::Model> checked_model(const std::string& name,
+                                             const models::ModelOptions& options) {
+  try {
+    return models::make_model(name, options);
+  } catch (const c10::ValueError& error) {
+    throw base::UsageError(error.what_without_backtrace());
+  }
+}
+
+train::DatasetPair open_data(const TrainOptions& options, const base::StateDict* state,
+                             const models::Model* synthetic_for) {
+  train::DataOptions data;
+  data.name = *options.data;
+  data.path = options.data_path;
+  data.limit = options.limit.value_or(0);
+  data.seed = static_cast<uint64_t>(options.seed);
+  data.context = options.context.value_or(data.context);
+  data.vocab_size = options.vocab_size.value_or(data.vocab_size);
+  data.state = state;
+  if (synthetic_for) {
+    const models::InputSpec spec = synthetic_for->input_spec();
+    data.synthetic.tokens = spec.is_text;
+    if (spec.is_text) {
+      data.context = spec.shape[0];
+      data.vocab_size = spec.num_classes;
+    } else {
+      data.synthetic.shape = spec.shape;
+      data.synthetic.num_classes = spec.num_classes;
+    }
+    data.synthetic.num_train = options.examples;
+    data.synthetic.num_validation = std::max<int64_t>(1, options.examples / 4);
+  }
+  return train::open_dataset(data);
+}
+
+// Synthetic data take the shape that the model has; a model takes the shape that other data have.
+ModelAndData make_model_and_data(const TrainOptions& options, const base::StateDict* state) {
+  torch::manual_seed(static_cast<uint64_t>(options.seed));
+  ModelAndData made;
+  models::ModelOptions wanted = model_options(options);
+  if (*options.data == "synthetic") {
+    made.model = checked_model(options.model, wanted);
+    made.data = open_data(options, state, made.model.get());
+    return made;
+  }
+  if ((options.model == "gpt") != (*options.data == "text")) {
+    throw base::UsageError("[--model] '" + options.model + "' cannot learn from --data " +
+                           *options.data +
+                           "; gpt takes text or synthetic, the others take images or synthetic.");
+  }
+  made.data = open_data(options, state, nullptr);
+  const train::DatasetInfo& info = made.data.train->info();
+  const models::ModelOptions fitted =
+      models::options_for(info.input_shape, info.num_classes, info.is_text);
+  wanted.num_classes = fitted.num_classes;
+  wanted.in_features = fitted.in_features;
+  wanted.in_channels = fitted.in_channels;
+  wanted.image_size = fitted.image_size;
+  wanted.vocab_size = fitted.vocab_size;
+  wanted.context = fitted.context;
+  made.model = checked_model(options.model, wanted);
+  return made;
+}
+
+train::ProgressOptions progress_options(const TrainOptions& options, bool is_text) {
+  train::ProgressOptions progress;
+  progress.is_terminal = isatty(STDOUT_FILENO) != 0;
+  winsize size = {};
+  if (progress.is_terminal && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    progress.width = size.ws_col;
+  }
+  progress.steps_a_line = options.log_every.value_or(0);
+  progress.is_text = is_text;
+  return progress;
+}
+
+std::string heading(const TrainOptions& options, const ModelAndData& made) {
+  int64_t num_parameters = 0;
+  for (const torch::Tensor& parameter : made.model->parameters())
+    num_parameters += parameter.numel();
+  std::string text = "Training " + options.model + " (" + std::to_string(num_parameters) +
+                     " parameters) on " + std::to_string(made.data.train->size()) +
+                     " examples of " + *options.data + ", " + options.precision + ", " +
+                     options.optimizer + ", batch " + std::to_string(options.batch);
+  if (options.accumulate > 1) text += " x " + std::to_string(options.accumulate);
+  return text + ", " + options.device + " with " + std::to_string(*options.threads) + " threads.";
+}
+
+// The checkpoint's folder is made, and what is no file refused, before hours of training.
+void prepare_checkpoint(const TrainOptions& options) {
+  if (options.checkpoint.empty()) return;
+  const std::filesystem::path path(options.checkpoint);
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  if (std::filesystem::is_directory(path, error) || path.filename().empty()) {
+    throw base::UsageError("[--checkpoint] '" + options.checkpoint +
+                           "' is a folder; the name of a file is accepted.");
+  }
+  if (!std::filesystem::is_directory(folder, error) || access(folder.c_str(), W_OK) != 0) {
+    throw base::UsageError("[--checkpoint] No file can be written in '" + folder.string() +
+                           "'; a folder with write permission is accepted.");
+  }
+}
+
+base::StateDict load_checkpoint(const TrainOptions& options) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(options.checkpoint, ignored)) {
+    throw base::UsageError("[--resume] '" + options.checkpoint +
+                           "' does not exist; the --checkpoint of an earlier run is accepted.");
+  }
+  return checkpoint::load(options.checkpoint);
+}
+
+void run_train(TrainOptions options, const CLI::App& command) {
+  install_stop_handlers();
+  std::optional<base::StateDict> checkpoint;
+  const base::StateDict* data_state = nullptr;
+  if (options.resume && !options.checkpoint.empty()) {
+    checkpoint = load_checkpoint(options);
+    take_from_checkpoint(checkpoint->at("config").to_dict("config"), command, options);
+    data_state = &checkpoint->at("data_state").to_dict("data_state");
+    if (data_state->empty()) data_state = nullptr;
+  }
+  resolve(options);
+  if (options.print_config) {
+    std::fputs(describe(options).c_str(), stdout);
+    return;
+  }
+  prepare_checkpoint(options);
+  ModelAndData made = make_model_and_data(options, data_state);
+  train::Progress progress(stdout, progress_options(options, made.data.train->info().is_text));
+  progress.on_message(heading(options, made));
+  train::TrainerConfig config = trainer_config(options);
+  if (config.precision == train::Precision::kFp16 && !train::has_fast_fp16(config.device)) {
+    progress.on_message("fp16 has no fast path on this device: it will be slower than fp32.");
+  }
+
+  std::optional<train::MetricsFile> csv;
+  std::optional<train::MetricsFile> json;
+  train::TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { progress.on_message(text); };
+  callbacks.on_step = [&](const train::StepMetrics& metrics) {
+    if (csv) csv->write(train::to_csv(metrics));
+    progress.on_step(metrics);
+  };
+  callbacks.on_epoch = [&](const train::EpochMetrics& metrics) {
+    if (json) json->write(train::to_json(metrics));
+    progress.on_epoch(metrics);
+  };
+  callbacks.stop_signal = stop_signal;
+
+  const auto model = made.model;
+  train::TrainerParts parts;
+  parts.module = model;
+  parts.forward = [model](const torch::Tensor& input) { return model->forward(input); };
+  parts.data = made.data;
+  train::Trainer trainer(std::move(config), std::move(parts), callbacks);
+  int64_t steps_kept = -1;
+  int64_t epochs_kept = -1;
+  if (checkpoint) {
+    trainer.load_state_dict(*checkpoint);
+    epochs_kept = checkpoint->at("epoch").to_int("epoch");
+    steps_kept = checkpoint->at("train_state").to_dict("train_state").at("step").to_int("step");
+    checkpoint.reset();
+  }
+  if (!options.csv.empty()) csv = train::MetricsFile::csv(options.csv, steps_kept);
+  if (!options.json.empty()) json = train::MetricsFile::json_lines(options.json, epochs_kept);
+
+  try {
+    const train::RunSummary summary = trainer.run();
+    if (!summary.last_epoch) {
+      progress.on_message("Nothing was left to do: " + std::to_string(summary.epochs) +
+                          " epochs and " + std::to_string(summary.steps) +
+                          " steps are done; more --epochs or --steps go on.");
+    } else if (!options.checkpoint.empty()) {
+      progress.on_message("The checkpoint is '" + options.checkpoint + "'.");
+    }
+  } catch (...) {
+    try {
+      progress.clear();
+    } catch (const base::Error&) {  // the output is gone; the first error says so
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+void setup_train(CLI::App& app) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a model in fp32 or mixed precision, with checkpoints that resume exactly");
+  add_train_options(*command, *options);
+  command->callback([options, command] { run_train(*options, *command); });
+}
+
+}  // namespace torchamp::cli
