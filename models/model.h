@@ -13,7 +13,7 @@ namespace torchamp::models {
 
 /// What one example looks like: enough to make synthetic data of the right kind.
 struct InputSpec {
-  std::vector<int64_t> shape;            ///< without the batch; {T} for text
+  std::vector<int64_t> shape = {};       ///< without the batch; {T} for text
   at::ScalarType dtype = torch::kFloat;  ///< kLong: token indices in [0, num_classes)
   int64_t num_classes = 0;               ///< size of the last dimension of the logits
   bool is_image = false;                 ///< 4-D activations, so channels_last is meaningful
@@ -35,16 +35,16 @@ struct Model : torch::nn::Module {
 
 /// Sizes of a model; 0 (or empty) takes the model's default. A model ignores the fields of others.
 struct ModelOptions {
-  int64_t num_classes = 0;      ///< mlp, cnn 10; resnet18 1000
-  std::vector<int64_t> hidden;  ///< mlp: widths of the hidden layers, {4096, 4096}
-  int64_t in_features = 0;      ///< mlp 1024
-  int64_t in_channels = 0;      ///< cnn 1; resnet18 3
-  int64_t image_size = 0;       ///< cnn 28, resnet18 224: height and width that input_spec() tells
-  int64_t vocab_size = 0;       ///< gpt 8192
-  int64_t context = 0;          ///< gpt 256: the longest sequence
-  int64_t d_model = 0;          ///< gpt 512
-  int64_t num_layers = 0;       ///< gpt 6
-  int64_t num_heads = 0;        ///< gpt 8; must divide d_model
+  int64_t num_classes = 0;           ///< mlp, cnn 10; resnet18 1000
+  std::vector<int64_t> hidden = {};  ///< mlp: widths of the hidden layers, {4096, 4096}
+  int64_t in_features = 0;           ///< mlp 1024
+  int64_t in_channels = 0;           ///< cnn 1; resnet18 3
+  int64_t image_size = 0;  ///< cnn 28, resnet18 224: height and width that input_spec() tells
+  int64_t vocab_size = 0;  ///< gpt 8192
+  int64_t context = 0;     ///< gpt 256: the longest sequence
+  int64_t d_model = 0;     ///< gpt 512
+  int64_t num_layers = 0;  ///< gpt 6
+  int64_t num_heads = 0;   ///< gpt 8; must divide d_model
 };
 
 /// The names that make_model() knows: mlp, cnn, resnet18, gpt.
