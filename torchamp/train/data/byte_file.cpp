@@ -51,6 +51,19 @@ void ByteFile::read(void* into, uint64_t size, const std::string& expected) {
   }
 }
 
+std::string ByteFile::read_all() {
+  constexpr size_t kPiece = 1 << 20;
+  std::string bytes;
+  if (!is_gzip_) bytes.reserve(file_size_);
+  for (;;) {
+    const size_t before = bytes.size();
+    bytes.resize(before + kPiece);
+    const uint64_t came = read_some(bytes.data() + before, kPiece);
+    bytes.resize(before + came);
+    if (came < kPiece) return bytes;
+  }
+}
+
 void ByteFile::expect_end(const std::string& expected) {
   char extra = 0;
   const uint64_t end = offset_;

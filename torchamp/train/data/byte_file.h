@@ -23,6 +23,8 @@ class ByteFile {
   ///
   /// Errors: DataError naming file, byte and `expected` when the file ends before or is damaged.
   void read(void* into, uint64_t size, const std::string& expected);
+  /// Everything that is left, to the end of the file.
+  std::string read_all();
   /// Checks that nothing is left, and for gzip the checksum with it.
   void expect_end(const std::string& expected);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torchamp/base/error.h"
+#include "torchamp/train/data/cifar.h"
 #include "torchamp/train/data/idx.h"
 #include "torchamp/train/data/image_dataset.h"
 #include "torchamp/train/data/synthetic.h"
@@ -62,6 +63,17 @@ DatasetPair open_fashion_mnist(const DataOptions& given) {
   return open_idx(options, 0.2860, 0.3530);
 }
 
+DatasetPair open_cifar10(const DataOptions& options) {
+  const std::filesystem::path folder =
+      need_folder(options, "the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin");
+  const auto open = [&](Split split, int64_t limit) {
+    return std::make_shared<ImageDataset>(read_cifar10(folder, split), limit);
+  };
+  return {.train = open(Split::kTrain, options.limit),
+          .validation = open(Split::kTest, 0),
+          .state = {}};
+}
+
 DatasetPair open_synthetic(const DataOptions& options) {
   const SyntheticShape& shape = options.synthetic;
   const auto open = [&](int64_t size, uint64_t split) {
@@ -80,9 +92,8 @@ struct Format {
 };
 
 constexpr std::array kFormats = {
-    Format{"mnist", open_mnist},
-    Format{"fashion-mnist", open_fashion_mnist},
-    Format{"synthetic", open_synthetic},
+    Format{"mnist", open_mnist},         Format{"fashion-mnist", open_fashion_mnist},
+    Format{"cifar10", open_cifar10},     Format{"synthetic", open_synthetic},
 };
 
 }  // namespace

@@ -69,11 +69,10 @@ struct SyntheticShape {
 };
 
 struct DataOptions {
-  std::string name = {};  ///< one of dataset_names()
-  std::string path =
-      {};             ///< folder of the files, or the text file; empty where the name needs none
-  int64_t limit = 0;  ///< train on the first `limit` examples; 0 means all
-  uint64_t seed = 0;  ///< of synthetic data; files do not depend on it
+  std::string name = {};      ///< one of dataset_names()
+  std::string path = {};      ///< the folder, or the text file; empty where none is needed
+  int64_t limit = 0;          ///< train on the first `limit` examples; 0 means all
+  uint64_t seed = 0;          ///< of synthetic data; files do not depend on it
   int64_t context = 256;      ///< text: tokens a window
   int64_t vocab_size = 8192;  ///< text: at most so many tokens, 256 or more
   SyntheticShape synthetic = {};

@@ -66,17 +66,18 @@ std::vector<uint8_t> read_idx(ByteFile& file, const std::vector<int64_t>& item_e
   return bytes;
 }
 
+// `part` is "train-images" or such, `type` "idx3" or "idx1".
 std::filesystem::path find_idx(const std::string& name, const std::filesystem::path& folder,
-                               const std::string& set, const std::string& kind) {
+                               const std::string& part, const std::string& type) {
   for (const char* separator : {"-", "."}) {
     for (const char* suffix : {"", ".gz"}) {
-      std::filesystem::path path = folder / (set + separator + kind + "-ubyte" + suffix);
+      std::filesystem::path path = folder / (part + separator + type + "-ubyte" + suffix);
       std::error_code error;
       if (std::filesystem::exists(path, error)) return path;
     }
   }
-  throw base::DataError("[" + name + "] '" + folder.string() + "' has no " + set + "-" + kind +
-                        "-ubyte, also not as " + set + "." + kind +
+  throw base::DataError("[" + name + "] '" + folder.string() + "' has no " + part + "-" + type +
+                        "-ubyte, also not as " + part + "." + type +
                         "-ubyte or with .gz; the four files of the data set are expected in one "
                         "folder.");
 }
@@ -85,8 +86,8 @@ std::filesystem::path find_idx(const std::string& name, const std::filesystem::p
 
 Images read_idx_images(const std::string& name, const std::filesystem::path& folder, Split split) {
   const std::string set = split == Split::kTrain ? "train" : "t10k";
-  ByteFile label_file(name, find_idx(name, folder, set, "labels-idx1"));
-  ByteFile pixel_file(name, find_idx(name, folder, set, "images-idx3"));
+  ByteFile label_file(name, find_idx(name, folder, set + "-labels", "idx1"));
+  ByteFile pixel_file(name, find_idx(name, folder, set + "-images", "idx3"));
 
   Images images;
   images.name = name;

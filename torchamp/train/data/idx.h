@@ -8,8 +8,6 @@
 
 namespace torchamp::train {
 
-enum class Split { kTrain, kTest };
-
 /// Reads 28x28 pictures and their labels 0 to 9 from `folder`: {train,t10k}-images-idx3-ubyte and
 /// -labels-idx1-ubyte, also spelt -images.idx3-ubyte, also with .gz.
 ///

@@ -34,8 +34,8 @@ Batch ImageDataset::collate(const std::vector<int64_t>& indices) const {
   const std::vector<int64_t>& shape = images_.shape;
   Batch batch{at::empty({rows, shape[0], shape[1], shape[2]}, at::kFloat),
               at::empty({rows}, at::kLong)};
-  float* input = batch.input.data_ptr<float>();
-  int64_t* target = batch.target.data_ptr<int64_t>();
+  float* input = batch.input.mutable_data_ptr<float>();
+  int64_t* target = batch.target.mutable_data_ptr<int64_t>();
   const int64_t plane = shape[1] * shape[2];
   for (const int64_t index : indices) {
     const uint8_t* pixel = images_.pixels.data() + index * shape[0] * plane;

@@ -12,6 +12,8 @@
 
 namespace torchamp::train {
 
+enum class Split { kTrain, kTest };
+
 struct Images {
   std::string name;
   std::vector<int64_t> shape;   // C, H, W

@@ -69,8 +69,8 @@ class SyntheticExamples : public Dataset {
     std::vector<int64_t> input_shape = info_.input_shape;
     input_shape.insert(input_shape.begin(), static_cast<int64_t>(indices.size()));
     Batch batch{at::empty(input_shape, at::kFloat), at::empty({input_shape[0]}, at::kLong)};
-    float* input = batch.input.data_ptr<float>();
-    int64_t* target = batch.target.data_ptr<int64_t>();
+    float* input = batch.input.mutable_data_ptr<float>();
+    int64_t* target = batch.target.mutable_data_ptr<int64_t>();
     for (const int64_t index : indices) {
       const auto word = static_cast<uint64_t>(index);
       const uint64_t label = mix64(label_key_ ^ word) % static_cast<uint64_t>(info_.num_classes);
@@ -122,8 +122,8 @@ class SyntheticTokens : public Dataset {
     const int64_t context = info_.input_shape[0];
     const auto rows = static_cast<int64_t>(indices.size());
     Batch batch{at::empty({rows, context}, at::kLong), at::empty({rows, context}, at::kLong)};
-    int64_t* input = batch.input.data_ptr<int64_t>();
-    int64_t* target = batch.target.data_ptr<int64_t>();
+    int64_t* input = batch.input.mutable_data_ptr<int64_t>();
+    int64_t* target = batch.target.mutable_data_ptr<int64_t>();
     for (const int64_t index : indices) {
       const uint64_t key = mix64(key_ ^ static_cast<uint64_t>(index));
       int64_t token = rare_or_frequent(mix64(key));
