@@ -10,6 +10,7 @@
 #include "torchamp/train/data/idx.h"
 #include "torchamp/train/data/image_dataset.h"
 #include "torchamp/train/data/synthetic.h"
+#include "torchamp/train/data/text.h"
 
 namespace torchamp::train {
 namespace {
@@ -74,6 +75,11 @@ DatasetPair open_cifar10(const DataOptions& options) {
           .state = {}};
 }
 
+DatasetPair open_text_file(const DataOptions& options) {
+  need_path(options, "a text file");
+  return open_text(options);
+}
+
 DatasetPair open_synthetic(const DataOptions& options) {
   const SyntheticShape& shape = options.synthetic;
   const auto open = [&](int64_t size, uint64_t split) {
@@ -93,7 +99,8 @@ struct Format {
 
 constexpr std::array kFormats = {
     Format{"mnist", open_mnist},         Format{"fashion-mnist", open_fashion_mnist},
-    Format{"cifar10", open_cifar10},     Format{"synthetic", open_synthetic},
+    Format{"cifar10", open_cifar10},     Format{"text", open_text_file},
+    Format{"synthetic", open_synthetic},
 };
 
 }  // namespace
