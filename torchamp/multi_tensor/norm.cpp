@@ -1,5 +1,8 @@
 #include "torchamp/multi_tensor/norm.h"
 
+#include <cmath>
+#include <utility>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
@@ -17,7 +20,10 @@ at::Tensor total_norm(const std::vector<at::Tensor>& tensors, double norm_type) 
   dense.reserve(tensors.size());
   for (const auto& tensor : tensors) {
     if (tensor.defined()) {
-      dense.push_back(tensor.is_sparse() ? tensor.coalesce()._values() : tensor);
+      at::Tensor values = tensor.is_sparse() ? tensor.coalesce()._values() : tensor;
+      if (!std::isinf(norm_type) || values.numel() > 0) {  // nothing has no largest element
+        dense.push_back(std::move(values));
+      }
     }
   }
   if (dense.empty()) {

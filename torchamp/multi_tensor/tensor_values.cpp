@@ -9,19 +9,19 @@
 
 namespace torchamp::multi_tensor {
 
-at::Tensor tensor_values(const at::Tensor& tensor, const std::string& who) {
-  TORCH_CHECK_VALUE(tensor.defined(), who, " is undefined; a tensor is needed.");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided || tensor.layout() == at::kSparse, who,
+at::Tensor tensor_values(const at::Tensor& tensor, const std::function<std::string()>& who) {
+  TORCH_CHECK_VALUE(tensor.defined(), who(), " is undefined; a tensor is needed.");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided || tensor.layout() == at::kSparse, who(),
                     " has layout ", tensor.layout(),
                     "; Strided or Sparse (COO) is accepted. Convert it with to_dense().");
   const auto dtype = tensor.scalar_type();
-  TORCH_CHECK_VALUE(c10::isFloatingType(dtype) || c10::isComplexType(dtype), who, " is ", dtype,
+  TORCH_CHECK_VALUE(c10::isFloatingType(dtype) || c10::isComplexType(dtype), who(), " is ", dtype,
                     "; a floating or complex type is accepted.");
   at::Tensor values = tensor.is_sparse() ? tensor._values() : tensor;
-  TORCH_CHECK_VALUE(!values.is_conj() && !values.is_neg(), who,
+  TORCH_CHECK_VALUE(!values.is_conj() && !values.is_neg(), who(),
                     " carries a pending conjugate or negative bit, so it cannot be changed in "
                     "place; call resolve_conj().resolve_neg() on it first.");
-  TORCH_CHECK_VALUE(at::has_internal_overlap(values) != at::MemOverlap::Yes, who,
+  TORCH_CHECK_VALUE(at::has_internal_overlap(values) != at::MemOverlap::Yes, who(),
                     " has elements that share memory (an expanded tensor), so it cannot be changed "
                     "in place; clone() it first.");
   return values.is_complex() ? at::view_as_real(values) : values;

@@ -2,6 +2,7 @@
 // tensor_values(): the dense real memory behind a gradient, whatever its layout, and the checks
 // that every list passes before a kernel sees it. Knows nothing of scales or norms.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,12 @@ namespace torchamp::multi_tensor {
 /// every value divides the sum.
 ///
 /// Dtypes:  every floating and complex type.
-/// Errors:  c10::ValueError naming `who` when the layout is neither Strided nor Sparse, when the
+/// Errors:  c10::ValueError beginning with `who()` when the layout is neither Strided nor Sparse,
+/// when the
 ///          dtype is no floating or complex type, when elements share memory (an expanded tensor),
 ///          or when a conjugate or negative bit is pending.
-TORCHAMP_API at::Tensor tensor_values(const at::Tensor& tensor, const std::string& who);
+TORCHAMP_API at::Tensor tensor_values(const at::Tensor& tensor,
+                                      const std::function<std::string()>& who);
 
 /// Tensors that one kernel call can take: one device, one dtype, in the order they came in.
 struct TensorGroup {

@@ -18,8 +18,8 @@ std::vector<TensorGroup> checked_groups(const std::vector<at::Tensor>& tensors, 
   values.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].defined()) {
-      values.push_back(
-          tensor_values(tensors[i], std::string("[") + who + "] Tensor " + std::to_string(i)));
+      values.push_back(tensor_values(
+          tensors[i], [&] { return std::string("[") + who + "] Tensor " + std::to_string(i); }));
     }
   }
   return group_by_device_and_dtype(values);
