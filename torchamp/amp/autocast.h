@@ -88,16 +88,34 @@ class TORCHAMP_API Autocast {
   detail::Region* region_;
 };
 
+/// What autocast() returns: `F`, run inside a region of its own on every call.
+template <typename F>
+class AutocastCallable {
+ public:
+  AutocastCallable(AutocastSettings settings, F f) : settings_(settings), f_(std::move(f)) {}
+
+  template <typename... Args>
+  decltype(auto) operator()(Args&&... args) {
+    const Autocast region(settings_);
+    return std::invoke(f_, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    const Autocast region(settings_);
+    return std::invoke(f_, std::forward<Args>(args)...);
+  }
+
+ private:
+  AutocastSettings settings_;
+  F f_;
+};
+
 /// A callable that runs `f` inside a region of its own on every call, recursive calls included. The
 /// settings are filled in, and warned about, here and once.
 template <typename F>
-auto autocast(at::Device device, std::optional<at::ScalarType> dtype, F&& f,
-              AutocastOptions options = {}) {
-  return [settings = autocast_settings(device, dtype, options),
-          f = std::decay_t<F>(std::forward<F>(f))](auto&&... args) mutable -> decltype(auto) {
-    const Autocast region(settings);
-    return std::invoke(f, std::forward<decltype(args)>(args)...);
-  };
+AutocastCallable<std::decay_t<F>> autocast(at::Device device, std::optional<at::ScalarType> dtype,
+                                           F&& f, AutocastOptions options = {}) {
+  return {autocast_settings(device, dtype, options), std::forward<F>(f)};
 }
 
 /// A thread's autocast state of every device, to be set on another thread.
@@ -115,7 +133,7 @@ class TORCHAMP_API AutocastState {
 /// Gives the calling thread a captured state for the guard's lifetime; nests with Autocast regions
 /// and follows the same rules.
 ///
-/// Example: a worker started inside a region begins with `AutocastStateGuard guard(state);`.
+/// Example: examples/autocast_in_threads.cpp
 class TORCHAMP_API AutocastStateGuard {
  public:
   [[nodiscard]] explicit AutocastStateGuard(const AutocastState& state);

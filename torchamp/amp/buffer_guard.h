@@ -16,7 +16,6 @@ namespace torchamp::amp {
 /// `model->buffers()` before forward and restore it when step() says skipped.
 ///
 /// Devices: any; copies stay on each tensor's device and do not wait for it.
-/// Example: examples/batch_norm_overflow.cpp
 class TORCHAMP_API BufferSnapshot {
  public:
   /// Takes the values now; undefined tensors are left out.

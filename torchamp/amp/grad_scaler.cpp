@@ -159,7 +159,7 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
   }
   state.stage = Stage::kStepped;
   state.skipped = false;
-  state.note_stepped(detail::gradients_of(optimizer, "step"));
+  state.note_stepped();
   ++applied_steps_;
   return StepOutcome::make_applied(std::move(loss));
 }
@@ -281,7 +281,7 @@ bool GradScaler::unscaled_by_another(const detail::OptimizerState& state,
     if (!warned_shared_) {
       warned_shared_ = true;
       TORCH_WARN(
-          "[unscale_] The gradient of ", gradient.name,
+          "[unscale_] The gradient of ", gradient.name(),
           ", was already unscaled through another optimizer in this iteration: the parameter "
           "belongs to both. It is divided by the scale once only; give each parameter to one "
           "optimizer if that was not meant.");

@@ -37,7 +37,7 @@ struct Gradient;
 /// Numbers: those of torch.amp.GradScaler; differences in docs/differences.md.
 /// Devices: the scale lives on the device of the first loss; gradients may be on several.
 /// Threads: not synchronised; use one scaler from one thread at a time.
-/// Example: examples/five_lines.cpp
+/// Example: examples/five_lines.cpp, examples/two_optimizers.cpp
 class TORCHAMP_API GradScaler {
  public:
   /// Errors: c10::ValueError naming the option, when enabled, for a value that cannot work.

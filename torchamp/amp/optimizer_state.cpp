@@ -20,13 +20,13 @@ WeakTensor weak(const at::Tensor& tensor) { return WeakTensor(tensor.getIntrusiv
 
 const void* target(const WeakTensor& tensor) { return tensor._unsafe_get_target(); }
 
-std::string describe(const at::Tensor& parameter, size_t group, size_t index) {
+}  // namespace
+
+std::string Gradient::name() const {
   std::ostringstream text;
   text << "parameter " << index << " of group " << group << ", shape " << parameter.sizes();
   return text.str();
 }
-
-}  // namespace
 
 std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who) {
   std::vector<Gradient> gradients;
@@ -40,16 +40,17 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
           !parameters.insert(parameter.unsafeGetTensorImpl()).second) {
         continue;
       }
-      Gradient gradient{parameter, parameter.grad(), {}, describe(parameter, g, i)};
+      Gradient gradient{parameter, parameter.grad(), {}, g, i};
       const auto dtype = gradient.gradient.scalar_type();
       TORCH_CHECK_VALUE(dtype != at::kHalf && dtype != at::kComplexHalf, "[", who,
-                        "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name,
+                        "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name(),
                         ", is ", dtype,
                         "; Float, BFloat16 or Double is accepted. Were the parameters cast with "
                         "model.to(kHalf)? Keep them in float32 and run the forward pass under "
                         "Autocast.");
-      gradient.values = multi_tensor::tensor_values(
-          gradient.gradient, std::string("[") + who + "] The gradient of " + gradient.name + ",");
+      gradient.values = multi_tensor::tensor_values(gradient.gradient, [&] {
+        return std::string("[") + who + "] The gradient of " + gradient.name() + ",";
+      });
       if (gradient.values.numel() == 0 ||
           memory.insert({gradient.values.const_data_ptr(), gradient.values.numel()}).second) {
         gradients.push_back(std::move(gradient));
@@ -117,9 +118,11 @@ bool OptimizerState::owns_unscaled(const Gradient& gradient, bool scaled_since) 
          (stage == Stage::kUnscaled && !scaled_since);
 }
 
-void OptimizerState::note_stepped(const std::vector<Gradient>& gradients) {
-  for (const auto& gradient : gradients) {
-    note_unscaled(gradient);
+void OptimizerState::note_stepped() {
+  for (auto& [parameter, unscaled] : unscaled_) {
+    if (auto gradient = unscaled.gradient.lock()) {
+      unscaled.version = version_of(at::Tensor(std::move(gradient)));
+    }
   }
 }
 

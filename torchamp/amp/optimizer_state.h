@@ -27,7 +27,11 @@ struct Gradient {
   at::Tensor parameter;
   at::Tensor gradient;
   at::Tensor values;  // the dense real memory behind it
-  std::string name;   // "parameter 3 of group 0, shape [10, 4]"
+  size_t group = 0;
+  size_t index = 0;
+
+  /// "parameter 3 of group 0, shape [10, 4]"
+  std::string name() const;
 };
 
 /// The defined gradients of `optimizer` in order of its parameters, each once: a parameter that is
@@ -64,8 +68,8 @@ class OptimizerState {
   /// written to since counts as such until the optimizer has stepped or `scaled_since` says that a
   /// loss was scaled in between: clipping writes too.
   bool owns_unscaled(const Gradient& gradient, bool scaled_since) const;
-  /// After the optimizer's step: gradients as they stand are still unscaled ones.
-  void note_stepped(const std::vector<Gradient>& gradients);
+  /// After the optimizer's step: what it wrote to its gradients left them unscaled.
+  void note_stepped();
 
   Stage stage = Stage::kReady;
   multi_tensor::NonFiniteFlags found;

@@ -74,7 +74,8 @@ void remove(Region* region) {
   for (const auto& saved : region->saved) {
     // The heir is the lowest region above that governs the same device.
     AutocastSettings* heir = nullptr;
-    for (Region* r = above == nullptr ? nullptr : innermost; r != region->below; r = r->below) {
+    for (Region* r = above == nullptr ? region->below : innermost; r != region->below;
+         r = r->below) {
       for (auto& candidate : r->saved) {
         if (candidate.device_type == saved.device_type) {
           heir = &candidate;
