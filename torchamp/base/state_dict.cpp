@@ -155,8 +155,25 @@ const char* Value::type_name() const {
   return kNames[storage_.index()];
 }
 
+std::string printable(std::string_view text) {
+  constexpr size_t kShown = 120;  // more would hide the rest of the message
+  std::string result;
+  for (const char byte : text.substr(0, kShown)) {
+    const auto code = static_cast<unsigned char>(byte);
+    if (byte == '\n') {
+      result += "\\n";
+    } else if (code < 0x20 || code == 0x7F) {
+      constexpr const char* kDigits = "0123456789abcdef";
+      result += std::string("\\x") + kDigits[code >> 4] + kDigits[code & 0xFU];
+    } else {
+      result += byte;
+    }
+  }
+  return text.size() > kShown ? result + "..." : result;
+}
+
 std::string to_string(const StateDict::Key& key) {
-  if (const auto* name = std::get_if<std::string>(&key)) return "'" + *name + "'";
+  if (const auto* name = std::get_if<std::string>(&key)) return "'" + printable(*name) + "'";
   return std::to_string(std::get<int64_t>(key));
 }
 

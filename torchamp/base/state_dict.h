@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -118,6 +119,9 @@ struct StateDict::Entry {
   Key key;
   Value value;
 };
+
+/// `text` on one line and not too long, for messages: control characters as \n or \x1b.
+TORCHAMP_API std::string printable(std::string_view text);
 
 /// `key` as Python would print it: 'name' or 3.
 TORCHAMP_API std::string to_string(const StateDict::Key& key);

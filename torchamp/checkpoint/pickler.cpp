@@ -153,13 +153,13 @@ class Pickler {
     path_.pop_back();
   }
 
-  // Python writes members in batches of 1000, and a single one without a mark.
+  // Python writes members in batches of 1000, and an only one without a mark.
   template <typename Write>
   void batches(size_t count, char one, char many, Write write) {
     constexpr size_t kBatch = 1000;
     for (size_t first = 0; first < count; first += kBatch) {
       const size_t last = std::min(count, first + kBatch);
-      const bool is_single = count - first == 1;
+      const bool is_single = count == 1;
       if (!is_single) put('(');
       for (size_t i = first; i < last; ++i) write(i);
       put(is_single ? one : many);

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/DispatchKeySet.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
 
 #include "torchamp/checkpoint/dtype.h"
 #include "torchamp/checkpoint/format_error.h"
@@ -52,10 +53,10 @@ std::string decimal(std::string_view bytes) {
 
 // "module\nname" as Python prints it.
 std::string dotted(std::string_view global) {
-  std::string text(global);
+  std::string text(global.substr(0, 200));
   std::replace(text.begin(), text.end(), '\n', '.');
   constexpr std::string_view kBuiltins = "__builtin__.";  // Python 2's name, which protocol 2 keeps
-  return text.rfind(kBuiltins, 0) == 0 ? text.substr(kBuiltins.size()) : text;
+  return base::printable(text.rfind(kBuiltins, 0) == 0 ? text.substr(kBuiltins.size()) : text);
 }
 
 std::string kind_text(const Node& node) {
@@ -92,6 +93,11 @@ std::string kind_text(const Node& node) {
   return "value";
 }
 
+std::string a(const std::string& noun) {
+  const bool is_vowel = std::string_view("aeiou").find(noun[0]) != std::string_view::npos;
+  return (is_vowel ? "an " : "a ") + noun;
+}
+
 class Rebuilder {
  public:
   Rebuilder(const ZipReader& archive, size_t pickle_size)
@@ -99,7 +105,7 @@ class Rebuilder {
 
   StateDict root(const Node& node) {
     if (node.kind != Kind::kDict) {
-      throw FormatError("the file holds a " + kind_text(node) +
+      throw FormatError("the file holds " + a(kind_text(node)) +
                         "; a dict is expected. Save {'name': value} in Python.");
     }
     return dict(node);
@@ -126,7 +132,7 @@ class Rebuilder {
                            ? "; an int of 64 bits is accepted. Was a counter or seed larger?"
                            : "; None, bool, int, float, str, list, tuple, dict and tensors are "
                              "accepted. Convert it in Python before saving.";
-    fail("is a " + kind_text(node) + hint);
+    fail("is " + a(kind_text(node)) + hint);
   }
 
   void spend(size_t bytes) {
@@ -161,7 +167,7 @@ class Rebuilder {
       } else if (key.kind == Kind::kInt) {
         name = key.integer;
       } else {
-        fail("has a key that is a " + kind_text(key) +
+        fail("has a key that is " + a(kind_text(key)) +
              "; str and int keys are accepted. Convert it in Python before saving.");
       }
       spend(sizeof(StateDict::Entry) + 2 * key.text.size());  // entries and their index
@@ -298,9 +304,10 @@ class Rebuilder {
     const int64_t available = static_cast<int64_t>(num_bytes) / item_bytes;
     check_bounds(offset, sizes, strides, item_bytes, available);
 
-    const at::NoGradGuard no_grad;
-    at::Tensor result = at::empty({0}, at::TensorOptions().dtype(dtype->type));
-    result.set_(storage, offset, sizes, strides);
+    at::Tensor result = at::detail::make_tensor<at::TensorImpl>(
+        at::Storage(storage), at::DispatchKeySet(at::DispatchKey::CPU),
+        c10::scalarTypeToTypeMeta(dtype->type));
+    result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
     spend(sizeof(at::TensorImpl));
     if (metadata != nullptr && metadata->kind == Kind::kDict) {
       for (size_t i = 0; i + 1 < metadata->items.size(); i += 2) {

@@ -16,8 +16,7 @@ void Unpickler::fail(const std::string& found) const {
 }
 
 std::string_view Unpickler::take(size_t count, const char* what) {
-  if (pickle_.size() - at_ < count)
-    fail(std::string("starts a ") + what + " that the end cuts off");
+  if (pickle_.size() - at_ < count) fail(std::string("starts ") + what + " that the end cuts off");
   at_ += count;
   return pickle_.substr(at_ - count, count);
 }
@@ -31,7 +30,7 @@ std::string_view Unpickler::take_line() {
 }
 
 uint64_t Unpickler::take_uint(size_t count) {
-  const std::string_view bytes = take(count, "number");
+  const std::string_view bytes = take(count, "a number");
   uint64_t value = 0;
   for (size_t i = 0; i < count; ++i) {
     value |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
@@ -63,7 +62,7 @@ void Unpickler::push_long(std::string_view bytes) {
 }
 
 void Unpickler::push_float() {
-  const std::string_view bytes = take(8, "float");
+  const std::string_view bytes = take(8, "a float");
   uint64_t bits = 0;
   for (const char byte : bytes) bits = (bits << 8) | static_cast<unsigned char>(byte);
   push(Kind::kFloat)->real = std::bit_cast<double>(bits);
@@ -155,7 +154,7 @@ void Unpickler::memo_put(uint64_t index) {
 const Node& Unpickler::load() {
   for (;;) {
     opcode_at_ = at_;
-    const char opcode = take(1, "value")[0];
+    const char opcode = take(1, "a value")[0];
     switch (opcode) {
       case '\x80':  // PROTO
         if (const uint64_t protocol = take_uint(1); protocol != 2) {
@@ -188,13 +187,13 @@ const Node& Unpickler::load() {
         push_int(static_cast<int64_t>(take_uint(2)));
         break;
       case '\x8a':  // LONG1
-        push_long(take(take_uint(1), "int"));
+        push_long(take(take_uint(1), "an int"));
         break;
       case 'G':  // BINFLOAT
         push_float();
         break;
       case 'X':  // BINUNICODE
-        push_text(Kind::kString, take(take_uint(4), "str"));
+        push_text(Kind::kString, take(take_uint(4), "a str"));
         break;
       case 'U':  // SHORT_BINSTRING
         push_text(Kind::kBytes, take(take_uint(1), "bytes"));

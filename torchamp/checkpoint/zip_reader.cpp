@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "torchamp/base/error.h"
+#include "torchamp/base/state_dict.h"
 #include "torchamp/checkpoint/crc32.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/zip_format.h"
@@ -221,16 +222,14 @@ void ZipReader::read_directory(const Directory& directory) {
     record.offset = u32(view, at + 42);
     apply_zip64(view.substr(at + zip::kCentralHeaderBytes + name_size, extra_size),
                 {&record.size, &stored_size, &record.offset});
-    if (u16(view, at + 10) != 0 || (flags & zip::kFlagEncrypted) != 0 ||
-        stored_size != record.size) {
-      throw FormatError("record '" + full_name + "' of the archive is compressed or encrypted; " +
-                        "records stored as torch.save writes them are expected. Was the archive " +
-                        "packed again by another program?");
-    }
+    record.is_stored =
+        u16(view, at + 10) == 0 && (flags & zip::kFlagEncrypted) == 0 && stored_size == record.size;
+    if (!record.is_stored) record.size = stored_size;  // what it takes up here
     if (record.offset > directory.offset || record.size > directory.offset - record.offset) {
-      throw FormatError("record '" + full_name + "' (" + std::to_string(record.size) +
-                        " bytes from " + byte_text(record.offset) + ") reaches past " +
-                        byte_text(directory.offset) + ", where the records end." + kDamaged);
+      throw FormatError("record '" + base::printable(full_name) + "' (" +
+                        std::to_string(record.size) + " bytes from " + byte_text(record.offset) +
+                        ") reaches past " + byte_text(directory.offset) +
+                        ", where the records end." + kDamaged);
     }
     // As PyTorch: everything lies in one folder, named by the first record.
     const size_t slash = full_name.find('/');
@@ -238,8 +237,8 @@ void ZipReader::read_directory(const Directory& directory) {
     at += entry_size;
     if (slash == std::string::npos || full_name.compare(0, slash, top_) != 0) continue;
     if (!records_.emplace(full_name.substr(slash + 1), record).second) {
-      throw FormatError("record '" + full_name + "' is in the archive twice; one is expected." +
-                        kDamaged);
+      throw FormatError("record '" + base::printable(full_name) +
+                        "' is in the archive twice; one is expected." + kDamaged);
     }
   }
   if (at != view.size()) {
@@ -262,7 +261,8 @@ void ZipReader::forbid_overlap(uint64_t directory_offset) {
     const uint64_t limit = i + 1 < by_offset.size() ? by_offset[i + 1].first : directory_offset;
     if (limit - record.offset < zip::kLocalHeaderBytes ||
         limit - record.offset - zip::kLocalHeaderBytes < record.size) {
-      throw FormatError("record '" + name + "' overlaps what follows it; records lie one after " +
+      throw FormatError("record '" + base::printable(name) +
+                        "' overlaps what follows it; records lie one after " +
                         "another in a file of torch.save." + kDamaged);
     }
     by_offset[i].second->second.limit = limit;
@@ -272,8 +272,8 @@ void ZipReader::forbid_overlap(uint64_t directory_offset) {
 const ZipReader::Record& ZipReader::record(const std::string& name) const {
   const auto it = records_.find(name);
   if (it == records_.end()) {
-    throw FormatError("the archive has no record '" + name + "'; torch.save writes one. " +
-                      "Is it a zip file of another kind?");
+    throw FormatError("the archive has no record '" + base::printable(name) +
+                      "'; torch.save writes one. " + "Is it a zip file of another kind?");
   }
   return it->second;
 }
@@ -282,20 +282,26 @@ uint64_t ZipReader::size(const std::string& name) const { return record(name).si
 
 void ZipReader::read(const std::string& name, void* destination) const {
   const Record& found = record(name);
+  if (!found.is_stored) {
+    throw FormatError("record '" + base::printable(name) +
+                      "' of the archive is compressed or encrypted; " +
+                      "records stored as torch.save writes them are expected. Was the archive " +
+                      "packed again by another program?");
+  }
   std::string header(zip::kLocalHeaderBytes, '\0');
   read_at(found.offset, header.data(), header.size());
   const uint64_t header_size =
       zip::kLocalHeaderBytes + u16(header, 26) + u16(header, 28);  // name, extra
   if (u32(header, 0) != zip::kLocalHeader || u16(header, 8) != 0 ||
       header_size > found.limit - found.offset - found.size) {
-    throw FormatError("record '" + name + "' does not start at " + byte_text(found.offset) +
-                      ", where the archive says it does." + kDamaged);
+    throw FormatError("record '" + base::printable(name) + "' does not start at " +
+                      byte_text(found.offset) + ", where the archive says it does." + kDamaged);
   }
   std::string stored_name(u16(header, 26), '\0');
   read_at(found.offset + zip::kLocalHeaderBytes, stored_name.data(), stored_name.size());
   if (stored_name != top_ + "/" + name) {
-    throw FormatError("record '" + name + "' is not the one at " + byte_text(found.offset) +
-                      ", where the archive says it is." + kDamaged);
+    throw FormatError("record '" + base::printable(name) + "' is not the one at " +
+                      byte_text(found.offset) + ", where the archive says it is." + kDamaged);
   }
   constexpr size_t kChunk = size_t{1} << 20;  // half of a common L2: checksummed while in cache
   char* next = static_cast<char*>(destination);
@@ -311,8 +317,8 @@ void ZipReader::read(const std::string& name, void* destination) const {
   }
   // 0: PyTorch writes no checksum after torch.serialization.set_crc32_options(False).
   if (found.crc != 0 && crc != found.crc) {
-    throw FormatError("record '" + name + "' (" + std::to_string(found.size) + " bytes from " +
-                      byte_text(found.offset + header_size) +
+    throw FormatError("record '" + base::printable(name) + "' (" + std::to_string(found.size) +
+                      " bytes from " + byte_text(found.offset + header_size) +
                       ") does not have the checksum written with it." + kDamaged);
   }
 }

@@ -35,6 +35,7 @@ class ZipReader {
     uint64_t size = 0;
     uint32_t crc = 0;
     uint64_t limit = 0;  // where the next record or the directory starts
+    bool is_stored = true;
   };
   struct Directory {
     uint64_t offset = 0;

@@ -10,6 +10,8 @@
 #include <string_view>
 
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <torch/torch.h>
 
@@ -47,6 +49,31 @@ inline void write_file(const std::filesystem::path& path, std::string_view bytes
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
+
+// A file that lies in memory alone, for tests that rewrite it many thousand times.
+class MemoryFile {
+ public:
+  MemoryFile() : descriptor_(::memfd_create("torchamp", MFD_CLOEXEC)) {
+    if (descriptor_ < 0) throw std::runtime_error("cannot make a file in memory");
+  }
+  ~MemoryFile() { ::close(descriptor_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  void write(std::string_view bytes) {
+    if (::ftruncate(descriptor_, 0) != 0 || ::pwrite(descriptor_, bytes.data(), bytes.size(), 0) !=
+                                                static_cast<ssize_t>(bytes.size())) {
+      throw std::runtime_error("cannot write a file in memory");
+    }
+  }
+  std::filesystem::path path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+// A file of tests/golden.
+inline std::string golden(const std::string& name) { return TORCHAMP_GOLDEN_DIR "/" + name; }
 
 // Same dtype, shape and bits; NaN equals itself.
 inline bool same(const at::Tensor& a, const at::Tensor& b) {
