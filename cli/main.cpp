@@ -10,6 +10,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "cli/bench.h"
 #include "cli/exit_code.h"
 #include "cli/info.h"
 #include "cli/train.h"
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   CLI::App app("Mixed-precision training for LibTorch: train, measure, look inside.", "torchamp");
   app.set_version_flag("--version", TORCHAMP_VERSION);
   app.require_subcommand(1);
+  cli::setup_bench(app);
   cli::setup_info(app);
   cli::setup_train(app);
   try {
