@@ -91,5 +91,4 @@ configure_and_build() {
 
 mkdir -p build
 export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
-export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # what a precompiled header needs

@@ -1,8 +1,4 @@
 #pragma once
-// Which symbols leave the shared library.
+// Which symbols leave the shared library; everything else is hidden.
 
-#if defined(TORCHAMP_STATIC)
-#define TORCHAMP_API
-#else
 #define TORCHAMP_API __attribute__((visibility("default")))
-#endif

@@ -1,0 +1,13 @@
+#include "registry.h"
+
+namespace registry {
+namespace {
+
+int total = 0;
+
+}  // namespace
+
+int add() { return ++total; }
+int count() { return total; }
+
+}  // namespace registry
