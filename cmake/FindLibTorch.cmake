@@ -144,7 +144,7 @@ if(LibTorch_FOUND AND NOT TARGET torchamp::libtorch)
   set(_libtorch_include "${LibTorch_LOCATION}/include" "${LibTorch_LOCATION}/include/torch/csrc/api/include")
   set_target_properties(torchamp::libtorch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${_libtorch_include}" INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_libtorch_include}"
-    INTERFACE_COMPILE_DEFINITIONS "_GLIBCXX_USE_CXX11_ABI=1")
+    INTERFACE_COMPILE_FEATURES cxx_std_20 INTERFACE_COMPILE_DEFINITIONS "_GLIBCXX_USE_CXX11_ABI=1")
   target_link_libraries(torchamp::libtorch INTERFACE torchamp::libtorch_cpu torchamp::libtorch_c10 Threads::Threads)
 
   # Libraries that libtorch_cpu.so needs and would not find by its own search path (a toolkit elsewhere): linking them

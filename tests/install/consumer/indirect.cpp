@@ -1,7 +1,8 @@
-// Refers to no symbol of TorchAmp, yet all of it must be in the process: registrations live in objects like that.
-#include <dlfcn.h>
-
+// Refers to no symbol of TorchAmp, yet all of it must be in the process: registrations live in
+// objects like that.
 #include <cstdio>
+
+#include <dlfcn.h>
 
 int middle();
 

@@ -1,7 +1,9 @@
-// One training step with the installed TorchAmp: the scale doubles after growth_interval applied steps.
+// One training step with the installed TorchAmp: the scale doubles after growth_interval applied
+// steps.
 #include <iostream>
 
 #include <torch/torch.h>
+
 #include <torchamp/torchamp.h>
 
 int main() {
