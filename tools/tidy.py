@@ -3,7 +3,7 @@
 seconds or more, so a clean result is remembered (build/tidy/clean) under a hash of the file, of every header of ours that
 it reaches and of the configuration; only what changed is looked at again.
 
-usage: tools/tidy.py [--jobs N] [FILE ...]      needs build/tidy/compile_commands.json (cmake --preset tidy)
+usage: tools/tidy.py [--jobs N] [--command clang-tidy-14] [FILE ...]      needs build/tidy/compile_commands.json (cmake --preset tidy)
 """
 import argparse
 import concurrent.futures
@@ -46,10 +46,11 @@ def fingerprint(path, command, version):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--command", default="clang-tidy")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
     wanted = {pathlib.Path(name).resolve() for name in options.files}
-    version = subprocess.run(["clang-tidy", "--version"], capture_output=True, text=True, check=True).stdout
+    version = subprocess.run([options.command, "--version"], capture_output=True, text=True, check=True).stdout
     clean = BUILD / "clean"
     clean.mkdir(parents=True, exist_ok=True)
 
@@ -67,7 +68,7 @@ def main():
 
     def check(item):
         path, mark = item
-        run = subprocess.run(["clang-tidy", "-p", str(BUILD), "--quiet", str(path)], capture_output=True, text=True)
+        run = subprocess.run([options.command, "-p", str(BUILD), "--quiet", str(path)], capture_output=True, text=True)
         if run.returncode == 0:
             mark.touch()
             return ""
