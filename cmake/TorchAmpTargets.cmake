@@ -53,6 +53,11 @@ function(torchamp_program target)
   endif()
   target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # -fPIC, as the header was compiled
   target_precompile_headers(${target} REUSE_FROM torchamp_pch)
+  get_target_property(type ${target} TYPE)
+  if(TORCHAMP_SANITIZE AND type STREQUAL "EXECUTABLE")
+    target_sources(${target} PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp")
+    set_source_files_properties("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
 endfunction()
 
 # torchamp_add_test(<room> SOURCES a_test.cpp ... [LABELS cpu ...] [TIMEOUT seconds] [LIBRARIES ...])

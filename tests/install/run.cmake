@@ -19,7 +19,7 @@ if(STEP STREQUAL "static")
 elseif(STEP STREQUAL "shared")
   file(REMOVE_RECURSE "${WORK}/shared")
   run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/install/subproject" -B "${WORK}/subproject" ${common}
-    "-DTORCHAMP_SOURCE=${SOURCE}" "-DTorch_ROOT=${TORCH_FOLDER}")
+    "-DTORCHAMP_SOURCE=${SOURCE}" "-DTorch_ROOT=${TORCH_FOLDER}" "-DTORCHAMP_WERROR=${WERROR}")  # flags as in BUILD: ccache
   run("${CMAKE_COMMAND}" --build "${WORK}/subproject")
   run("${WORK}/subproject/consumer")
   run("${CMAKE_COMMAND}" --install "${WORK}/subproject" --prefix "${WORK}/shared")
