@@ -1,5 +1,6 @@
-// How the sanitizers run in every program of a TORCHAMP_SANITIZE build. LibTorch itself is not instrumented, so what it
-// keeps until the end of the process is not ours to report. ASAN_OPTIONS and the like still override.
+// How the sanitizers run in every program of a TORCHAMP_SANITIZE build. LibTorch itself is not
+// instrumented, so what it keeps until the end of the process is not ours to report. ASAN_OPTIONS
+// and the like still override.
 
 extern "C" const char* __asan_default_options() {  // NOLINT(bugprone-reserved-identifier)
   return "detect_stack_use_after_return=1:strict_init_order=1:"
