@@ -12,7 +12,7 @@ function(run)
 endfunction()
 
 set(common -G Ninja "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}"
-  "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DCMAKE_CXX_FLAGS=${FLAGS}" "-DTORCHAMP_CUDA=${CUDA}")
+  "-DCMAKE_BUILD_TYPE=${CONFIG}" "-DTORCHAMP_CUDA=${CUDA}")
 if(STEP STREQUAL "static")
   file(REMOVE_RECURSE "${WORK}/static")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/static")
