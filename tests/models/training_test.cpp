@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -133,6 +134,8 @@ struct Run {
   std::string model;
   std::string precision;
 };
+
+void PrintTo(const Run& run, std::ostream* out) { *out << run.model << " in " << run.precision; }
 
 class TrainingTrajectory : public ::testing::TestWithParam<Run> {};
 
