@@ -1,6 +1,7 @@
 #include "cli/train_options.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 
 #include <torch/torch.h>
@@ -94,10 +95,12 @@ void read(const base::Value& value, const char* name, std::optional<T>& out) {
   read(value, name, out.emplace());
 }
 
-void at_least_one(const char* option, const std::optional<int64_t>& value) {
-  if (value && *value < 1) {
+void check_count(const char* option, const std::optional<int64_t>& value,
+                 int64_t most = std::numeric_limits<int32_t>::max()) {
+  if (value && (*value < 1 || *value > most)) {
     throw base::UsageError(std::string("[--") + option + "] " + std::to_string(*value) +
-                           " was given; a whole number from 1 is accepted.");
+                           " was given; a whole number from 1 to " + std::to_string(most) +
+                           " is accepted.");
   }
 }
 
@@ -298,17 +301,17 @@ void resolve(TrainOptions& o) {
   check_name("model", o.model, models::model_names());
   if (!o.data) o.data = o.model == "gpt" ? "text" : "fashion-mnist";
   check_name("data", *o.data, train::dataset_names());
-  for (const int64_t width : o.hidden) at_least_one("hidden", width);
-  at_least_one("image-size", o.image_size);
-  at_least_one("context", o.context);
-  at_least_one("vocab-size", o.vocab_size);
-  at_least_one("d-model", o.d_model);
-  at_least_one("layers", o.layers);
-  at_least_one("heads", o.heads);
-  at_least_one("limit", o.limit);
-  at_least_one("examples", o.examples);
-  at_least_one("threads", o.threads);
-  at_least_one("log-every", o.log_every);
+  for (const int64_t width : o.hidden) check_count("hidden", width);
+  check_count("image-size", o.image_size);
+  check_count("context", o.context);
+  check_count("vocab-size", o.vocab_size);
+  check_count("d-model", o.d_model);
+  check_count("layers", o.layers);
+  check_count("heads", o.heads);
+  check_count("limit", o.limit);
+  check_count("examples", o.examples);
+  check_count("threads", o.threads, 4096);
+  check_count("log-every", o.log_every);
   if (o.seed < 0) {
     throw base::UsageError("[--seed] " + std::to_string(o.seed) +
                            " was given; a whole number from 0 is accepted.");

@@ -50,9 +50,12 @@ template <typename Number>
   throw base::UsageError(text.str());
 }
 
+// Counts end at 2^31 - 1, so that the product of two of them is no overflow.
 void at_least(const char* name, int64_t value, int64_t least) {
-  if (value < least) {
-    out_of_range(name, value, least == 0 ? "a whole number from 0" : "a whole number from 1");
+  if (value < least || value > std::numeric_limits<int32_t>::max()) {
+    out_of_range(
+        name, value,
+        least == 0 ? "a whole number from 0 to 2147483647" : "a whole number from 1 to 2147483647");
   }
 }
 

@@ -1,0 +1,208 @@
+// A run that was stopped and resumed computes the bits of one that never stopped.
+
+#include <csignal>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/train/trainer.h"
+#include "train/toy.h"
+
+namespace torchamp::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 30 examples, batches of 4, windows of 2: 4 steps an epoch, the last of 4 + 2 examples.
+TrainerConfig config_for(Precision precision, OptimizerKind optimizer) {
+  TrainerConfig config;
+  config.precision = precision;
+  config.optimizer = optimizer;
+  config.batch = 4;
+  config.accumulate = 2;
+  config.epochs = 3;
+  config.clip = 1.0;
+  config.warmup_steps = 2;
+  config.schedule = ScheduleKind::kCosine;
+  config.growth_interval = 3;
+  config.init_scale = 0x1p30;  // fp16 overflows at first, so that skipped steps are resumed too
+  config.seed = 11;
+  return config;
+}
+
+struct Record {
+  std::vector<std::string> steps;
+  std::vector<std::string> epochs;
+  std::vector<torch::Tensor> tensors;
+
+  bool operator==(const Record& other) const {
+    if (steps != other.steps || epochs != other.epochs || tensors.size() != other.tensors.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!torch::equal(tensors[i], other.tensors[i])) return false;
+    }
+    return true;
+  }
+};
+
+// Appends what `trainer` reports, times left out; stops after step `stop_after`, or with -1 in the
+// first validation.
+TrainerCallbacks recording(Record& record, int64_t stop_after) {
+  TrainerCallbacks callbacks;
+  auto step = std::make_shared<int64_t>(0);
+  callbacks.on_step = [&record, step](StepMetrics metrics) {
+    *step = metrics.step;
+    metrics.examples_per_s = 0.0;
+    record.steps.push_back(to_csv(metrics) + "," + shortest(metrics.mean_loss));
+  };
+  callbacks.on_epoch = [&record](EpochMetrics metrics) {
+    metrics.examples_per_s = 0.0;
+    record.epochs.push_back(to_json(metrics));
+  };
+  auto asked = std::make_shared<int>(0);
+  callbacks.stop_signal = [step, asked, stop_after] {
+    // After the first epoch's fourth step: once after the step, then in validation.
+    if (stop_after == -1) return *step == 4 && ++*asked > 1 ? SIGTERM : 0;
+    return stop_after > 0 && *step >= stop_after ? SIGTERM : 0;
+  };
+  return callbacks;
+}
+
+void keep_tensors(Record& record, const Trainer& trainer) {
+  const base::StateDict state = trainer.state_dict();
+  for (const auto& [key, value] : state.at("model_state_dict").to_dict().entries()) {
+    record.tensors.push_back(value.to_tensor().clone());
+  }
+  for (const auto& [index, entry] :
+       state.at("optimizer_state_dict").to_dict().at("state").to_dict().entries()) {
+    for (const auto& [key, value] : entry.to_dict().entries()) {
+      if (value.is<at::Tensor>()) record.tensors.push_back(value.to_tensor().clone());
+    }
+  }
+}
+
+class Resume : public ::testing::TestWithParam<std::tuple<Precision, OptimizerKind, int64_t>> {};
+
+TEST_P(Resume, GivesTheBitsOfARunThatNeverStopped) {
+  const auto [precision, optimizer, stop_after] = GetParam();
+  TrainerConfig config = config_for(precision, optimizer);
+
+  Record straight;
+  {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30, 6)), recording(straight, 0));
+    trainer.run();
+    keep_tensors(straight, trainer);
+  }
+  const toy::Folder folder;
+  config.checkpoint = folder / "last.pt";
+  Record resumed;
+  {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30, 6)),
+                    recording(resumed, stop_after));
+    const std::string text = toy::message_of<base::Interrupted>([&] { trainer.run(); });
+    EXPECT_THAT(text, HasSubstr("Stopped by SIGTERM after step " +
+                                std::to_string(stop_after == -1 ? 4 : stop_after)));
+  }
+  {
+    // Other weights, and another place in the random numbers.
+    Trainer trainer(config, toy::parts(toy::make_net(99), toy::data(30, 6)), recording(resumed, 0));
+    trainer.load_state_dict(checkpoint::load(config.checkpoint));
+    trainer.run();
+    keep_tensors(resumed, trainer);
+  }
+  EXPECT_EQ(straight.steps, resumed.steps);
+  EXPECT_EQ(straight.epochs, resumed.epochs);
+  EXPECT_TRUE(straight == resumed);
+  EXPECT_EQ(straight.steps.size(), 12U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AtSeveralPlaces, Resume,
+    ::testing::Combine(::testing::Values(Precision::kFp32, Precision::kBf16, Precision::kFp16),
+                       ::testing::Values(OptimizerKind::kAdamW, OptimizerKind::kSgd),
+                       ::testing::Values(1, 4, 6, -1)),
+    [](const auto& info) {
+      const int64_t stop = std::get<2>(info.param);
+      return std::string(format_precision(std::get<0>(info.param))) + "_" +
+             std::string(to_string(std::get<1>(info.param))) +
+             (stop == -1 ? "_in_validation" : "_after_step_" + std::to_string(stop));
+    });
+
+// A checkpoint after 2 of the 4 steps of the first epoch, or after the whole of it.
+base::StateDict checkpoint_after(const TrainerConfig& config, int64_t steps) {
+  TrainerConfig first = config;
+  first.steps = steps;
+  Trainer trainer(first, toy::parts(toy::make_net(3), toy::data(30)));
+  trainer.run();
+  return trainer.state_dict();
+}
+
+TEST(ResumeErrors, OtherOrderOfTheDataIsRefusedInTheMiddleOfAnEpochAlone) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  TrainerConfig other = config;
+  other.batch = 8;
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text; };
+  Trainer trainer(other, toy::parts(toy::make_net(3), toy::data(30)), callbacks);
+  EXPECT_THAT(toy::message_of<base::CheckpointError>(
+                  [&] { trainer.load_state_dict(checkpoint_after(config, 2)); }),
+              HasSubstr("In the middle of epoch 1 the data were 30 examples of toy, batch 4"));
+  trainer.load_state_dict(checkpoint_after(config, 4));
+  EXPECT_THAT(said, HasSubstr("batch 8"));
+}
+
+TEST(ResumeErrors, OtherOptimizerIsRefused) {
+  Trainer trainer(config_for(Precision::kFp32, OptimizerKind::kSgd),
+                  toy::parts(toy::make_net(3), toy::data(30)));
+  const base::StateDict saved =
+      checkpoint_after(config_for(Precision::kFp32, OptimizerKind::kAdamW), 2);
+  EXPECT_THAT(toy::message_of<base::CheckpointError>([&] { trainer.load_state_dict(saved); }),
+              HasSubstr("holds the state of AdamW, but this run uses SGD"));
+}
+
+TEST(ResumeErrors, OtherModelIsRefusedAndNothingIsChanged) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  torch::nn::Linear model(toy::kFeatures, toy::kClasses);
+  const torch::Tensor before = model->weight.detach().clone();
+  TrainerParts parts;
+  parts.module = model.ptr();
+  parts.forward = [model](const torch::Tensor& input) mutable { return model->forward(input); };
+  parts.data = toy::data(30);
+  Trainer trainer(config, parts);
+  EXPECT_THROW(trainer.load_state_dict(checkpoint_after(config, 2)), base::CheckpointError);
+  EXPECT_TRUE(torch::equal(model->weight, before));
+}
+
+TEST(ResumeErrors, PrecisionMayChangeAndIsTold) {
+  const base::StateDict saved =
+      checkpoint_after(config_for(Precision::kFp32, OptimizerKind::kAdamW), 2);
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text; };
+  Trainer trainer(config_for(Precision::kFp16, OptimizerKind::kAdamW),
+                  toy::parts(toy::make_net(3), toy::data(30)), callbacks);
+  trainer.load_state_dict(saved);
+  EXPECT_THAT(said, HasSubstr("Resumed in fp16; the checkpoint was written in fp32."));
+  EXPECT_EQ(trainer.run().epochs, 3);
+}
+
+TEST(ResumeErrors, FinishedRunHasNothingLeftToDo) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30)));
+  trainer.run();
+  Trainer again(config, toy::parts(toy::make_net(4), toy::data(30)));
+  again.load_state_dict(trainer.state_dict());
+  EXPECT_FALSE(again.run().last_epoch);
+}
+
+}  // namespace
+}  // namespace torchamp::train
