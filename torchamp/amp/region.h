@@ -30,7 +30,8 @@ struct DeviceFacts {
   bool (*cuda_has_bfloat16)();
 };
 
-AutocastSettings resolve(at::DeviceType device_type, std::optional<at::ScalarType> dtype,
-                         AutocastOptions options, const DeviceFacts& facts);
+TORCHAMP_API AutocastSettings resolve(at::DeviceType device_type,
+                                      std::optional<at::ScalarType> dtype, AutocastOptions options,
+                                      const DeviceFacts& facts);
 
 }  // namespace torchamp::amp::detail
