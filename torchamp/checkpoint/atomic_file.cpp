@@ -55,9 +55,10 @@ const char* likely_cause(int error) {
 
 AtomicFile::AtomicFile(const fs::path& target) : asked_(target), target_(target) {
   std::error_code ignored;
-  if (fs::is_symlink(target_, ignored)) {
-    const fs::path followed = fs::weakly_canonical(target_, ignored);
-    if (!followed.empty()) target_ = followed;
+  constexpr int kMostLinks = 40;  // Linux's own limit
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target_, ignored); ++i) {
+    const fs::path link = fs::read_symlink(target_, ignored);
+    target_ = link.is_absolute() ? link : folder_of(target_) / link;
   }
   const fs::file_status status = fs::status(target_, ignored);
   if (!target_.has_filename() || fs::is_directory(status)) fail("opening it", EISDIR);

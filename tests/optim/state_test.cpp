@@ -1,0 +1,293 @@
+#include "torchamp/optim/state.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <torch/torch.h>
+
+#include "checkpoint/checkpoint_support.h"
+#include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/train/module_state.h"
+
+namespace torchamp::optim {
+namespace {
+
+using base::CheckpointError;
+using base::List;
+using base::StateDict;
+using base::Tuple;
+using base::Value;
+
+// The model, gradients and optimizers of tests/golden/checkpoint/make_checkpoints.py.
+torch::nn::Sequential model() {
+  return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+}
+
+void set_gradients(torch::nn::Sequential& net, int step) {
+  for (at::Tensor& parameter : net->parameters()) {
+    const at::Tensor values = torch::arange(parameter.numel()).remainder(5) - 2;
+    parameter.mutable_grad() =
+        (values * ((step + 1) / 8.0)).reshape(parameter.sizes()).to(at::kFloat);
+  }
+}
+
+torch::optim::AdamW adamw(torch::nn::Sequential& net) {
+  return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.125));
+}
+
+torch::optim::Adam adam(torch::nn::Sequential& net) {
+  auto first = std::make_unique<torch::optim::AdamOptions>(0.125);
+  first->weight_decay(0.25).amsgrad(true);
+  auto second = std::make_unique<torch::optim::AdamOptions>(0.0625);
+  second->amsgrad(true);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(net[0]->parameters(), std::move(first));
+  groups.emplace_back(net[1]->parameters(), std::move(second));
+  return torch::optim::Adam(groups, torch::optim::AdamOptions(0.125).amsgrad(true));
+}
+
+torch::optim::SGD sgd(torch::nn::Sequential& net) {
+  return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.125).momentum(0.5));
+}
+
+StateDict golden_file(const std::string& name) {
+  return checkpoint::load(golden("checkpoint/2.15.0/" + name + ".pt"));
+}
+
+std::string error_of(torch::optim::Optimizer& optimizer, const StateDict& dict) {
+  try {
+    load_optimizer_state_dict(optimizer, dict);
+    return "";
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+}
+
+// Loads Python's checkpoint, goes on for two steps, and compares with where Python got to.
+template <typename Make>
+void expect_goes_on_as_python(const std::string& name, Make make, double tolerance) {
+  const StateDict saved = golden_file(name);
+  torch::nn::Sequential net = model();
+  auto optimizer = make(net);
+  train::load_module_state_dict(*net, saved.at("model").to_dict());
+  load_optimizer_state_dict(optimizer, saved.at("optimizer").to_dict());
+  for (int step = 3; step < 5; ++step) {
+    set_gradients(net, step);
+    optimizer.step();
+  }
+  const StateDict expected = golden_file(name + "_after");
+  const StateDict own = train::module_state_dict(*net);
+  for (const auto& [key, value] : expected.entries()) {
+    const at::Tensor& python = value.to_tensor();
+    const at::Tensor& cpp = own.at(key).to_tensor();
+    if (tolerance == 0) {
+      EXPECT_TRUE(same(cpp, python)) << base::to_string(key);
+    } else {
+      EXPECT_TRUE(at::allclose(cpp, python, tolerance, tolerance)) << base::to_string(key);
+    }
+  }
+}
+
+TEST(OptimizerState, SgdGoesOnFromPythonBitForBit) { expect_goes_on_as_python("sgd", sgd, 0); }
+
+// LibTorch's C++ Adam orders its arithmetic differently from Python's: two steps of a few
+// roundings each, on weights below 4 and updates below 1/8. 8 ulps = 8 * 2^-24 = 5e-7.
+TEST(OptimizerState, AdamWGoesOnFromPython) { expect_goes_on_as_python("adamw", adamw, 5e-7); }
+TEST(OptimizerState, AdamWithGroupsAndAmsgradGoesOnFromPython) {
+  expect_goes_on_as_python("adam", adam, 5e-7);
+}
+
+// After load, what is written is what Python wrote, but for the type of some numbers.
+template <typename Make>
+void expect_same_layout_as_python(const std::string& name, Make make) {
+  const StateDict python = golden_file(name).at("optimizer").to_dict();
+  torch::nn::Sequential net = model();
+  auto optimizer = make(net);
+  load_optimizer_state_dict(optimizer, python);
+  const StateDict own = optimizer_state_dict(optimizer);
+  EXPECT_TRUE(same(own.at("state").to_dict(), python.at("state").to_dict()));
+  const std::vector<Value>& own_groups = own.at("param_groups").to_items();
+  const std::vector<Value>& python_groups = python.at("param_groups").to_items();
+  ASSERT_EQ(own_groups.size(), python_groups.size());
+  for (size_t i = 0; i < own_groups.size(); ++i) {
+    const StateDict& a = own_groups[i].to_dict();
+    const StateDict& b = python_groups[i].to_dict();
+    ASSERT_EQ(a.size(), b.size());
+    for (const auto& [key, value] : a.entries()) {
+      const Value& other = b.at(key);
+      if (key == StateDict::Key("foreach")) {
+        EXPECT_TRUE(value.is_none());  // the script sets foreach=False
+      } else if (value.template is<double>()) {
+        EXPECT_EQ(value.to_double(), other.to_double()) << base::to_string(key);
+      } else {
+        EXPECT_TRUE(same(value, other)) << base::to_string(key);
+      }
+    }
+  }
+}
+
+TEST(OptimizerState, WritesAdamWAsPythonDoes) { expect_same_layout_as_python("adamw", adamw); }
+TEST(OptimizerState, WritesAdamAsPythonDoes) { expect_same_layout_as_python("adam", adam); }
+TEST(OptimizerState, WritesSgdAsPythonDoes) { expect_same_layout_as_python("sgd", sgd); }
+
+// Interrupted after 3 of 6 steps and resumed into new objects, against 6 steps without a stop.
+template <typename Make>
+void expect_resumes_bit_for_bit(Make make) {
+  torch::manual_seed(1);
+  torch::nn::Sequential straight = model();
+  torch::nn::Sequential before = model();
+  train::load_module_state_dict(*before, train::module_state_dict(*straight));
+  auto straight_optimizer = make(straight);
+  auto before_optimizer = make(before);
+  for (int step = 0; step < 6; ++step) {
+    set_gradients(straight, step);
+    straight_optimizer.step();
+    if (step >= 3) continue;
+    set_gradients(before, step);
+    before_optimizer.step();
+  }
+  const TemporaryFolder folder;
+  StateDict dict;
+  dict.set("model", train::module_state_dict(*before));
+  dict.set("optimizer", optimizer_state_dict(before_optimizer));
+  checkpoint::save(folder / "a.pt", dict);
+  const StateDict read = checkpoint::load(folder / "a.pt");
+  torch::nn::Sequential after = model();
+  auto after_optimizer = make(after);
+  train::load_module_state_dict(*after, read.at("model").to_dict());
+  load_optimizer_state_dict(after_optimizer, read.at("optimizer").to_dict());
+  for (int step = 3; step < 6; ++step) {
+    set_gradients(after, step);
+    after_optimizer.step();
+  }
+  EXPECT_TRUE(same(train::module_state_dict(*after), train::module_state_dict(*straight)));
+  EXPECT_TRUE(
+      same(optimizer_state_dict(after_optimizer), optimizer_state_dict(straight_optimizer)));
+}
+
+TEST(OptimizerState, ResumesAdamWBitForBit) { expect_resumes_bit_for_bit(adamw); }
+TEST(OptimizerState, ResumesAdamBitForBit) { expect_resumes_bit_for_bit(adam); }
+TEST(OptimizerState, ResumesSgdBitForBit) { expect_resumes_bit_for_bit(sgd); }
+
+TEST(OptimizerState, TakesOverHyperparameters) {
+  torch::nn::Sequential net = model();
+  torch::optim::AdamW from = adamw(net);
+  static_cast<torch::optim::AdamWOptions&>(from.param_groups()[0].options())
+      .lr(0.5)
+      .betas({0.5, 0.75})
+      .eps(0.25)
+      .weight_decay(0.125)
+      .amsgrad(true);
+  torch::optim::AdamW to = adamw(net);
+  load_optimizer_state_dict(to, optimizer_state_dict(from));
+  const auto& options =
+      static_cast<const torch::optim::AdamWOptions&>(to.param_groups()[0].options());
+  EXPECT_EQ(options.lr(), 0.5);
+  EXPECT_EQ(options.betas(), std::make_tuple(0.5, 0.75));
+  EXPECT_EQ(options.eps(), 0.25);
+  EXPECT_EQ(options.weight_decay(), 0.125);
+  EXPECT_TRUE(options.amsgrad());
+}
+
+TEST(OptimizerState, LoadingAStateWithoutStepsForgetsTheSteps) {
+  torch::nn::Sequential net = model();
+  torch::optim::SGD optimizer = sgd(net);
+  const StateDict fresh = optimizer_state_dict(optimizer);
+  set_gradients(net, 0);
+  optimizer.step();
+  EXPECT_EQ(optimizer.state().size(), 4U);
+  load_optimizer_state_dict(optimizer, fresh);
+  EXPECT_EQ(optimizer.state().size(), 0U);
+}
+
+TEST(OptimizerState, SgdReadsAMomentumThatIsNoneAsNotYetThere) {
+  torch::nn::Sequential net = model();
+  torch::optim::SGD optimizer = sgd(net);
+  StateDict dict = optimizer_state_dict(optimizer);
+  StateDict none;
+  none.set("momentum_buffer", Value());
+  StateDict state;
+  state.set(int64_t{0}, none);
+  dict.set("state", state);
+  load_optimizer_state_dict(optimizer, dict);
+  EXPECT_EQ(optimizer.state().size(), 0U);
+}
+
+TEST(OptimizerState, CopiesTensorsInTheDtypeOfTheParameter) {
+  at::Tensor parameter = torch::ones({2}, at::kDouble).requires_grad_();
+  torch::optim::SGD optimizer({parameter}, torch::optim::SGDOptions(1).momentum(0.5));
+  StateDict dict = optimizer_state_dict(optimizer);
+  const at::Tensor buffer = torch::full({2}, 3.0F);
+  StateDict entry;
+  entry.set("momentum_buffer", buffer);
+  StateDict state;
+  state.set(int64_t{0}, entry);
+  dict.set("state", state);
+  load_optimizer_state_dict(optimizer, dict);
+  buffer.fill_(7);
+  const StateDict own = optimizer_state_dict(optimizer).at("state").to_dict();
+  EXPECT_TRUE(same(own.at(int64_t{0}).to_dict().at("momentum_buffer").to_tensor(),
+                   torch::full({2}, 3.0, at::kDouble)));
+}
+
+TEST(OptimizerState, SaysWhatDiffersAndChangesNothing) {
+  torch::nn::Sequential net = model();
+  torch::optim::AdamW optimizer = adamw(net);
+  set_gradients(net, 0);
+  optimizer.step();
+  StateDict before = optimizer_state_dict(optimizer);
+  const auto expect = [&](const StateDict& dict, const std::string& text) {
+    const std::string error = error_of(optimizer, dict);
+    EXPECT_NE(error.find(text), std::string::npos) << error;
+    EXPECT_TRUE(same(optimizer_state_dict(optimizer), before));
+  };
+  const auto python = [](const char* name) { return golden_file(name).at("optimizer").to_dict(); };
+  expect(python("sgd"), "param_groups[0] is of SGD, the optimizer is AdamW");
+  expect(python("adam"), "the state has 2 parameter groups, the optimizer 1");
+
+  StateDict other = python("adamw");
+  StateDict group = other.at("param_groups").to_items()[0].to_dict();
+  group.set("maximize", true);
+  group.erase("eps");
+  other.set("param_groups", List{{group}});
+  expect(other, "(2 differences): param_groups[0]['maximize'] is True");
+  expect(other, "param_groups[0]['eps'] is missing");
+
+  other = python("adamw");
+  group = other.at("param_groups").to_items()[0].to_dict();
+  group.set("params", List{{0, 1}});
+  other.set("param_groups", List{{group}});
+  expect(other, "param_groups[0] has 2 parameters, the optimizer 4");
+
+  other = python("adamw");
+  StateDict state = other.at("state").to_dict();
+  StateDict first = state.at(int64_t{0}).to_dict();
+  first.set("exp_avg", torch::zeros({2, 2}));
+  first.set("step", 1.5);
+  first.erase("exp_avg_sq");
+  state.set(int64_t{0}, first);
+  state.set(int64_t{9}, first);
+  other.set("state", state);
+  expect(other, "(4 differences): state[0]['step'] is 1.5");
+  expect(other, "state[0]['exp_avg'] has shape [2, 2], the parameter [2, 3]");
+  expect(other, "state[0]['exp_avg_sq'] is missing");
+  expect(other, "state[9] belongs to no parameter");
+
+  other = python("adamw");
+  group = other.at("param_groups").to_items()[0].to_dict();
+  group.set("lr", "fast");
+  other.set("param_groups", List{{group}});
+  expect(other, "param_groups[0]['lr'] is a str; float");
+  expect(StateDict(), "'param_groups' is missing");
+}
+
+TEST(OptimizerState, RefusesAnOptimizerItDoesNotKnow) {
+  torch::nn::Sequential net = model();
+  torch::optim::RMSprop optimizer(net->parameters());
+  EXPECT_THROW(optimizer_state_dict(optimizer), CheckpointError);
+}
+
+}  // namespace
+}  // namespace torchamp::optim
