@@ -93,7 +93,8 @@ void expect_same_training(const std::filesystem::path& path, torch::nn::Sequenti
   train(net, optimizer, 3, 5);
   const StateDict python = load(path);
   const StateDict& weights = python.at("model_state_dict").to_dict();
-  for (const auto& [key, value] : train::module_state_dict(*net).entries()) {
+  const StateDict trained = train::module_state_dict(*net);
+  for (const auto& [key, value] : trained.entries()) {
     const at::Tensor& expected = weights.at(key).to_tensor();
     if (tolerance == 0) {
       EXPECT_TRUE(same(value.to_tensor(), expected)) << path << base::to_string(key);
