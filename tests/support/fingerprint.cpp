@@ -1,13 +1,19 @@
 #include "support/fingerprint.h"
 
+#include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <torch/torch.h>
 #include <torch/version.h>
 
 namespace torchamp::testing {
@@ -57,6 +63,49 @@ std::vector<std::string> library_versions() {
   return lines;
 }
 
+std::string onednn_isa();
+
+// onednn_isa() runs this program again, with ONEDNN_VERBOSE, as far as this test alone.
+TEST(Fingerprint, FindsTheInstructionSetInOneDnnsLog) {
+  if (std::getenv("ONEDNN_VERBOSE") == nullptr) {
+    EXPECT_NE(onednn_isa(), "unknown");
+  } else {
+    torch::conv2d(torch::zeros({16, 3, 32, 32}), torch::zeros({8, 3, 5, 5}));
+  }
+}
+
+// oneDNN tells its choice only in its log, which it writes when ONEDNN_VERBOSE was set at its
+// start.
+std::string onednn_isa() {
+  static const std::string isa = [] {
+    char self[PATH_MAX] = "";
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) {
+      return std::string("unknown");
+    }
+    std::string command = "ONEDNN_VERBOSE=1 '" + std::string(self) +
+                          "' --gtest_filter=Fingerprint.FindsTheInstructionSetInOneDnnsLog "
+                          "--gtest_output= 2> /dev/null";
+    FILE* child = popen(command.c_str(), "r");
+    if (child == nullptr) {
+      return std::string("unknown");
+    }
+    std::string log;
+    char buffer[4096];
+    for (size_t count = 0; (count = std::fread(buffer, 1, sizeof buffer, child)) > 0;) {
+      log.append(buffer, count);
+    }
+    pclose(child);
+    const std::string key = "cpu,isa:";
+    size_t begin = log.find(key);
+    if (begin == std::string::npos) {
+      return std::string("unknown");
+    }
+    begin += key.size();
+    return strip(log.substr(begin, log.find('\n', begin) - begin));
+  }();
+  return isa;
+}
+
 }  // namespace
 
 json fingerprint() {
@@ -81,6 +130,7 @@ json fingerprint() {
   return {{"libtorch", TORCH_VERSION},
           {"libraries", library_versions()},
           {"cpu_capability", at::get_cpu_capability()},
+          {"onednn_isa", onednn_isa()},
           {"cpu", cpu},
           {"cpu_flags", flags},
           {"environment", environment},
