@@ -1,7 +1,8 @@
 // What linking TorchAmp costs a program in which everything is off: the same training step with and
-// without a disabled Autocast and a disabled GradScaler, interleaved, and the ratio of the times.
+// without a disabled Autocast and a disabled GradScaler, step by step in turn, and the ratio of the
+// times. On a busy machine trust the ratio of the minima.
 //
-//   off_overhead [rounds]
+//   off_overhead [seconds a workload]
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/Version.h>
 #include <torch/torch.h>
 
 #include "torchamp/torchamp.h"
@@ -20,7 +22,6 @@ struct Workload {
   std::string name;
   int64_t width;
   int64_t batch;
-  int steps;  // of one round
 };
 
 struct Training {
@@ -57,66 +58,60 @@ struct Training {
 };
 
 template <typename F>
-double microseconds_a_step(int steps, F&& step) {
+double microseconds(F&& step) {
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < steps; ++i) {
-    step();
-  }
-  const std::chrono::duration<double, std::micro> elapsed =
-      std::chrono::steady_clock::now() - start;
-  return elapsed.count() / steps;
+  step();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+double quantile(std::vector<double>& values, double share) {
+  const auto place = values.begin() + static_cast<int64_t>(share * (values.size() - 1));
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
 }
 
-void compare(const Workload& work, int rounds) {
+bool same_bits(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return x.equal(y); });
+}
+
+void compare(const Workload& work, double seconds) {
   torch::manual_seed(1);
   Training plain(work);
   torch::manual_seed(1);
   Training off(work);
   std::vector<double> plain_us;
   std::vector<double> off_us;
-  std::vector<double> ratios;
-  for (int round = -2; round < rounds; ++round) {  // two rounds to warm up
-    double a = 0;
-    double b = 0;
-    const auto run_plain = [&] { a = microseconds_a_step(work.steps, [&] { plain.plain(); }); };
-    const auto run_off = [&] { b = microseconds_a_step(work.steps, [&] { off.off(); }); };
-    if (round % 2 == 0) {  // neither is always the first
-      run_plain();
-      run_off();
-    } else {
-      run_off();
-      run_plain();
+  for (double total_us = 0; total_us < seconds * 1e6 || plain_us.size() < 20;) {
+    const bool plain_first = plain_us.size() % 2 == 0;  // neither is always the first
+    if (plain_first) {
+      plain_us.push_back(microseconds([&] { plain.plain(); }));
     }
-    if (round >= 0) {
-      plain_us.push_back(a);
-      off_us.push_back(b);
-      ratios.push_back(b / a);
+    off_us.push_back(microseconds([&] { off.off(); }));
+    if (!plain_first) {
+      plain_us.push_back(microseconds([&] { plain.plain(); }));
     }
+    total_us += plain_us.back() + off_us.back();
   }
-  const auto p = plain.model->parameters();
-  const auto q = off.model->parameters();
-  bool same = true;
-  for (size_t i = 0; i < p.size(); ++i) {
-    same = same && p[i].equal(q[i]);
-  }
-  std::printf("%-22s plain %9.2f us  off %9.2f us  ratio median %.4f min %.4f max %.4f  bits %s\n",
-              work.name.c_str(), median(plain_us), median(off_us), median(ratios),
-              *std::min_element(ratios.begin(), ratios.end()),
-              *std::max_element(ratios.begin(), ratios.end()), same ? "equal" : "DIFFER");
+  std::printf("%-20s %6zu steps, us min/median/p90: plain %.1f/%.1f/%.1f off %.1f/%.1f/%.1f",
+              work.name.c_str(), off_us.size(), quantile(plain_us, 0), quantile(plain_us, 0.5),
+              quantile(plain_us, 0.9), quantile(off_us, 0), quantile(off_us, 0.5),
+              quantile(off_us, 0.9));
+  std::printf("  ratio min %.4f median %.4f, bits %s\n",
+              quantile(off_us, 0) / quantile(plain_us, 0),
+              quantile(off_us, 0.5) / quantile(plain_us, 0.5),
+              same_bits(plain.model->parameters(), off.model->parameters()) ? "equal" : "DIFFER");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 31;
-  std::printf("threads %d, %d rounds, medians of a step\n", at::get_num_threads(), rounds);
-  compare({"mlp 8, batch 2", 8, 2, 200}, rounds);  // nothing but overhead
-  compare({"mlp 256, batch 64", 256, 64, 50}, rounds);
-  compare({"mlp 1024, batch 128", 1024, 128, 4}, rounds);
+  const double seconds = argc > 1 ? std::max(0.1, std::atof(argv[1])) : 3.0;
+  std::printf("LibTorch %s, %d threads, %s\n", TORCH_VERSION, at::get_num_threads(),
+              at::get_cpu_capability().c_str());
+  compare({"mlp 8, batch 2", 8, 2}, seconds);  // nothing but overhead
+  compare({"mlp 256, batch 64", 256, 64}, seconds);
+  compare({"mlp 1024, batch 128", 1024, 128}, seconds);
   return 0;
 }
