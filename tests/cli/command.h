@@ -41,7 +41,8 @@ struct Result {
 class Folder {
  public:
   Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "torchamp_cli_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / ("torchamp_cli_" + std::string(6, 'X'))).string();
     path_ = mkdtemp(pattern.data());
   }
   ~Folder() {

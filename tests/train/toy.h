@@ -100,7 +100,8 @@ class Folder {
  public:
   Folder() {
     std::string pattern =
-        (std::filesystem::temp_directory_path() / "torchamp_train_XXXXXX").string();
+        (std::filesystem::temp_directory_path() / ("torchamp_train_" + std::string(6, 'X')))
+            .string();
     path_ = mkdtemp(pattern.data());
   }
   ~Folder() {
