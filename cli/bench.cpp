@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <stdexcept>
+#include <system_error>
 
 #include <unistd.h>
 
@@ -65,6 +64,10 @@ StepSettings check(const BenchOptions& options) {
   }
   if (!options.json.empty() && options.json != "-") {
     const std::filesystem::path folder = std::filesystem::path(options.json).parent_path();
+    if (std::filesystem::is_directory(options.json)) {
+      throw base::UsageError("[--json] '" + options.json +
+                             "' is a folder; the name of a file is accepted.");
+    }
     if (!folder.empty() && !std::filesystem::is_directory(folder)) {
       throw base::UsageError("[--json] '" + options.json +
                              "' cannot be written: there is no folder '" + folder.string() + "'.");
@@ -184,12 +187,19 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
     std::fputs(text.c_str(), stdout);
     return;
   }
-  std::ofstream file(path);
+  // A file is replaced as a whole; a pipe or a device is written to as it is.
+  const bool replace = !std::filesystem::exists(path) || std::filesystem::is_regular_file(path);
+  const std::string target = replace ? path + ".partial" : path;
+  std::ofstream file(target);
   file << text;
   file.close();
-  if (!file) {
-    throw std::runtime_error("[--json] '" + path +
-                             "' could not be written: " + std::strerror(errno) + ".");
+  std::error_code error(errno, std::generic_category());
+  if (file && replace) std::filesystem::rename(target, path, error);
+  if (!file || (replace && error)) {
+    std::error_code ignored;
+    if (replace) std::filesystem::remove(target, ignored);
+    throw base::Error("[--json] '" + path + "' could not be written: " + error.message() +
+                      "; is the disk full?");
   }
 }
 
