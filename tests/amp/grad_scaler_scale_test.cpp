@@ -186,6 +186,17 @@ TEST(GradScalerGradients, EmptyAndNonContiguousOnesWork) {
   EXPECT_TRUE(scaler.step(*only_empty).applied());
 }
 
+TEST(GradScalerGradients, TypeThatNoKernelUnscalesIsRefusedByNameWithNothingChanged) {
+  auto scaler = ready(1024);
+  const auto p = P(1, 1024);
+  auto q = torch::zeros({2}).to(at::kFloat8_e5m2).requires_grad_();
+  q.mutable_grad() = torch::ones({2}).to(at::kFloat8_e5m2);
+  const auto optimizer = sgd({p, q});
+  const auto text = error_of<c10::ValueError>([&] { scaler.step(*optimizer); });
+  expect_contains(text, "parameter 1 of group 0, shape [2], is Float8_e5m2");
+  EXPECT_EQ(grad(p), 1024.0F);
+}
+
 TEST(GradScalerGradients, ExpandedOneIsRefusedWithNothingChanged) {
   auto scaler = ready(1024);
   const auto p = P(1, 1024);

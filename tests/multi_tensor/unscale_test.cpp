@@ -134,6 +134,7 @@ TEST(Unscale, ChecksAllBeforeItChangesOne) {
   };
   bad(torch::ones({2}, at::kLong), "is Long");
   bad(torch::ones({2}, at::kBool), "is Bool");
+  bad(torch::ones({2}).to(at::kFloat8_e5m2), "is Float8_e5m2");
   bad(torch::ones({1}).expand({4}), "has elements that share memory");
   bad(torch::ones({2, 2}).to_mkldnn(), "has layout Mkldnn");
   bad(torch::conj(torch::ones({2}, at::kComplexFloat)), "carries a pending conjugate");

@@ -14,9 +14,11 @@ at::Tensor tensor_values(const at::Tensor& tensor, const std::function<std::stri
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided || tensor.layout() == at::kSparse, who(),
                     " has layout ", tensor.layout(),
                     "; Strided or Sparse (COO) is accepted. Convert it with to_dense().");
-  const auto dtype = tensor.scalar_type();
-  TORCH_CHECK_VALUE(c10::isFloatingType(dtype) || c10::isComplexType(dtype), who(), " is ", dtype,
-                    "; a floating or complex type is accepted.");
+  const auto dtype = c10::toRealValueType(tensor.scalar_type());
+  TORCH_CHECK_VALUE(
+      dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kDouble || dtype == at::kHalf,
+      who(), " is ", tensor.scalar_type(),
+      "; Float, BFloat16, Double, Half or a complex type of them is accepted.");
   at::Tensor values = tensor.is_sparse() ? tensor._values() : tensor;
   TORCH_CHECK_VALUE(!values.is_conj() && !values.is_neg(), who(),
                     " carries a pending conjugate or negative bit, so it cannot be changed in "

@@ -18,11 +18,10 @@ namespace torchamp::multi_tensor {
 /// Writing to the result changes `tensor`. An uncoalesced sparse tensor stays uncoalesced: dividing
 /// every value divides the sum.
 ///
-/// Dtypes:  every floating and complex type.
-/// Errors:  c10::ValueError beginning with `who()` when the layout is neither Strided nor Sparse,
-/// when the
-///          dtype is no floating or complex type, when elements share memory (an expanded tensor),
-///          or when a conjugate or negative bit is pending.
+/// Dtypes:  f16, bf16, f32, f64 and the complex types of them; what the kernels compute.
+/// Errors:  c10::ValueError beginning with `who()` for another layout than Strided or Sparse, for
+///          another dtype, for elements that share memory (an expanded tensor), and for a pending
+///          conjugate or negative bit.
 TORCHAMP_API at::Tensor tensor_values(const at::Tensor& tensor,
                                       const std::function<std::string()>& who);
 
