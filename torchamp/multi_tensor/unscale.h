@@ -36,9 +36,8 @@ class TORCHAMP_API NonFiniteFlags {
 ///
 /// Shapes:  any, also empty; the list may be empty. Undefined tensors are left out.
 /// Dtypes:  f16, bf16, f32, f64 in any mixture; arithmetic in float32 (f64: in double).
-/// Devices: any mixture; `inv_scale` (float32, one element) is copied where needed. Queued, no
-/// wait. Errors:  c10::ValueError naming the position, before anything has changed, as
-/// tensor_values().
+/// Devices: any mixture; `inv_scale` (float32, one element) is copied where needed. Queued.
+/// Errors:  c10::ValueError naming the position, as tensor_values(); nothing has changed then.
 TORCHAMP_API void unscale_(const std::vector<at::Tensor>& tensors, const at::Tensor& inv_scale,
                            NonFiniteFlags& found, bool check_product = false);
 

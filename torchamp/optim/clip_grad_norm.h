@@ -18,10 +18,10 @@ namespace torchamp::optim {
 ///
 /// Dtypes:  every floating and complex type, mixtures too; sparse gradients as well.
 /// Devices: any mixture; the norm is on the device of the first gradient.
-/// Units:   with a GradScaler call unscale_(optimizer) before, else max_norm meets scaled
-/// gradients. Errors:  c10::ValueError for a max_norm that is negative or NaN or a NaN norm_type;
-/// c10::Error
-///          for a norm that is inf or NaN when `error_if_nonfinite`, with no gradient changed.
+/// Units:   with a GradScaler call unscale_() before, else max_norm meets scaled gradients.
+/// Errors:  c10::ValueError for a max_norm that is negative or NaN or a NaN norm_type; with
+///          `error_if_nonfinite` c10::Error for a norm that is inf or NaN. Nothing has changed
+///          then.
 /// Source:  PyTorch torch/nn/utils/clip_grad.py; the same bits for gradients of one device and
 ///          dtype.
 TORCHAMP_API at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
