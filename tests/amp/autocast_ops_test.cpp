@@ -24,6 +24,7 @@ std::map<std::string, std::function<at::Tensor()>> ops() {
   const auto weight = torch::ones({4, 4}).requires_grad_();
   const auto labels = torch::zeros({4}, at::kLong);
   const auto image = torch::full({1, 2, 4, 4}, 0.5F);
+  const auto signal = torch::full({64}, 0.5F).to(low.scalar_type());
   const auto longs = torch::ones({2, 2}, at::kLong);
   const auto bools = torch::ones({2}, at::kBool);
   const auto complexes = torch::ones({2, 2}, at::kComplexFloat);
@@ -70,6 +71,21 @@ std::map<std::string, std::function<at::Tensor()>> ops() {
        [=] { return torch::binary_cross_entropy(torch::sigmoid(low), torch::ones_like(low)); }},
       {"binary_cross_entropy_with_logits",
        [=] { return torch::binary_cross_entropy_with_logits(low, torch::ones_like(low)); }},
+      {"cross_entropy_of_probabilities",
+       [=] { return torch::cross_entropy_loss(low, torch::softmax(low, 1)); }},
+      {"cross_entropy_smoothed",
+       [=] { return torch::cross_entropy_loss(low, labels, {}, at::Reduction::Mean, -100, 0.1); }},
+      {"cosine_similarity", [=] { return torch::cosine_similarity(low, low); }},
+      {"cosine_embedding_loss",
+       [=] { return torch::cosine_embedding_loss(low, low, torch::ones({4})); }},
+      {"hinge_embedding_loss",
+       [=] { return torch::hinge_embedding_loss(low, torch::ones_like(low)); }},
+      {"ctc_loss",
+       [=] {
+         return torch::ctc_loss(torch::log_softmax(low, 1).unsqueeze(1),
+                                torch::ones({1, 2}, at::kLong), torch::full({1}, 4, at::kLong),
+                                torch::full({1}, 2, at::kLong));
+       }},
       {"prod", [=] { return low.prod(); }},
       {"cdist", [=] { return torch::cdist(low, low); }},
       {"add_float", [=] { return low + x; }},
@@ -85,16 +101,31 @@ std::map<std::string, std::function<at::Tensor()>> ops() {
        [=] {
          return torch::stack({low, x});
        }},
+      {"where_float", [=] { return torch::where(x > 0, low, x); }},
+      {"bilinear",
+       [=] {
+         return torch::bilinear(x, x, torch::ones({3, 4, 4}));
+       }},
       {"dot", [=] { return torch::dot(x[0], x[0]); }},
       {"mv", [=] { return torch::mv(x, x[0]); }},
       {"outer", [=] { return torch::outer(x[0], x[0]); }},
       {"embedding", [=] { return torch::embedding(x, labels); }},
+      {"embedding_bag",
+       [=] { return std::get<0>(torch::embedding_bag(x, labels, torch::zeros({1}, at::kLong))); }},
       {"grid_sample",
        [=] {
          return torch::grid_sampler(image.to(low.scalar_type()), torch::zeros({1, 2, 2, 2}), 0, 0,
                                     false);
        }},
       {"inverse", [=] { return torch::linalg_inv(low + torch::eye(4, low.options())); }},
+      {"svd", [=] { return std::get<1>(torch::svd(low)); }},
+      {"log", [=] { return low.log(); }},
+      {"rfft", [=] { return torch::fft_rfft(signal); }},
+      {"stft",
+       [=] {
+         return torch::stft(signal, 16, {}, {}, torch::ones({16}), /*center=*/true, "reflect",
+                            /*normalized=*/false, {}, /*return_complex=*/true);
+       }},
       {"mm_double", [=] { return torch::mm(x.to(at::kDouble), x.to(at::kDouble)); }},
       {"mm_long", [=] { return torch::mm(longs, longs); }},
       {"bool_plus_bool", [=] { return bools + bools; }},

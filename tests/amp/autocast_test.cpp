@@ -8,6 +8,7 @@
 #include <thread>
 #include <type_traits>
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
 
 #include "amp/support.h"
@@ -54,6 +55,16 @@ TEST(Autocast, IsBFloat16OnCpuAndHalfOnCudaByDefault) {
   }
   EXPECT_EQ(amp::autocast_settings(at::kCUDA, {}, {.enabled = false}).dtype, at::kHalf);
   expect_outside();
+}
+
+TEST(Autocast, TakesTheDefaultDtypeOfEveryDevice) {
+  for (const auto device : {at::kCUDA, at::kMPS, at::kXPU, at::kIPU, at::kMTIA, at::kPrivateUse1}) {
+    EXPECT_EQ(amp::autocast_settings(device, {}, {.enabled = false}).dtype, at::kHalf) << device;
+  }
+  for (const auto device : {at::kCPU, at::kXLA, at::kHPU, at::DeviceType::MAIA}) {
+    EXPECT_EQ(amp::autocast_settings(device, {}, {.enabled = false}).dtype, at::kBFloat16)
+        << device;
+  }
 }
 
 TEST(Autocast, TakesADeviceWithIndexOrByName) {
@@ -164,6 +175,16 @@ TEST(Autocast, UnsupportedDtypeWarnsOnceAndDisables) {
   expect_outside();
 }
 
+TEST(Autocast, HoldsAPrivateBackendToTheSameDtypes) {
+  const Warnings warnings;
+  const amp::detail::DeviceFacts facts{nullptr, nullptr};  // asked for CUDA only
+  EXPECT_TRUE(amp::detail::resolve(at::kPrivateUse1, at::kHalf, {}, facts).enabled);
+  EXPECT_TRUE(amp::detail::resolve(at::kPrivateUse1, at::kBFloat16, {}, facts).enabled);
+  EXPECT_TRUE(warnings.texts().empty());
+  EXPECT_FALSE(amp::detail::resolve(at::kPrivateUse1, at::kFloat, {}, facts).enabled);
+  EXPECT_EQ(warnings.count("autocast, but the target dtype is not supported"), 1);
+}
+
 TEST(Autocast, RefusesADeviceWithoutAutocast) {
   const auto text = error_of([] { const Autocast region(at::kMeta, at::kHalf); });
   expect_contains(text, "User specified an unsupported autocast device_type 'meta'");
@@ -248,6 +269,35 @@ TEST(AutocastThreads, CarryACapturedState) {
     }
     expect_outside();
   }).join();
+}
+
+TEST(AutocastThreads, AreReachedByLibTorchsThreadLocalStateToo) {
+  const Autocast region(at::kCPU, at::kHalf, {.cache_enabled = false});
+  const at::ThreadLocalState state;
+  std::thread([&] {
+    {
+      const at::ThreadLocalStateGuard guard(state);
+      EXPECT_EQ(mm_dtype(), at::kHalf);
+      EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());  // only AutocastState carries this
+      {
+        const Autocast inner(at::kCPU, at::kBFloat16);
+        EXPECT_EQ(mm_dtype(), at::kBFloat16);
+      }
+      EXPECT_EQ(mm_dtype(), at::kHalf);
+    }
+    expect_outside();
+  }).join();
+}
+
+TEST(AutocastThreads, ARegionsEndDropsTheCastsOfEveryThread) {
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  const auto forward = [&] { return torch::mm(torch::ones({1, 1}), weight).item<float>(); };
+  const Autocast region(at::kCPU);
+  EXPECT_EQ(forward(), 1.0F);
+  weight.detach().fill_(5);
+  EXPECT_EQ(forward(), 1.0F);  // the kept cast; differences.md says when it is dropped
+  std::thread([] { const Autocast other(at::kCPU); }).join();
+  EXPECT_EQ(forward(), 5.0F);
 }
 
 TEST(AutocastThreads, CapturedStateDropsItsCastsAtTheEnd) {

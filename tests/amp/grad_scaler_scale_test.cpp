@@ -2,6 +2,7 @@
 // movement: growth, backoff, floor, ceiling, hysteresis, warnings.
 
 #include "amp/support.h"
+#include "torchamp/amp/autocast.h"
 
 namespace torchamp::test {
 namespace {
@@ -46,6 +47,26 @@ TEST(GradScalerScale, LetsTheGradientThrough) {
   const auto p = torch::ones({3}, at::kHalf).requires_grad_();
   scaler.scale(p * 2).sum().backward();
   EXPECT_TRUE(p.grad().eq(2048).all().item<bool>());
+}
+
+TEST(GradScalerScale, SavesGradientsThatFloat16WouldFlushToZero) {
+  const auto gradient_of = [](at::ScalarType dtype, double scale) {
+    GradScaler scaler({.init_scale = scale});
+    const auto w = torch::ones({1, 1}).requires_grad_();
+    at::Tensor y;
+    {
+      const amp::Autocast region(at::kCPU, dtype);
+      y = torch::mm(torch::ones({1, 1}), w);
+    }
+    scaler.scale((y.to(at::kFloat) * 1e-8).sum()).backward();
+    const auto optimizer = sgd({w});
+    scaler.unscale_(*optimizer);
+    return w.grad().item<double>();
+  };
+  // Half keeps 11 bits of a normal value, bf16 keeps 8: rounding errs by 2^-11 and 2^-8 at most.
+  EXPECT_EQ(gradient_of(at::kHalf, 1), 0.0);
+  EXPECT_NEAR(gradient_of(at::kHalf, 65536), 1e-8, 1e-8 * 0x1p-11);
+  EXPECT_NEAR(gradient_of(at::kBFloat16, 1), 1e-8, 1e-8 * 0x1p-8);
 }
 
 TEST(GradScalerScale, GraphsSurviveUpdate) {
@@ -345,6 +366,24 @@ TEST(GradScalerUpdate, TakesANewScaleAndLeavesTheRun) {
   scaler.scale(torch::zeros({}));
   set_grad(p, 16);
   EXPECT_TRUE(scaler.step(*optimizer).applied());
+}
+
+TEST(GradScalerUpdate, ScaleSetOrLoadedBelowTheFloorIsTheFloorAndStillSafe) {
+  for (const bool load : {false, true}) {
+    auto scaler = ready(1024);
+    if (load) {
+      scaler.load_state_dict(ready(0x1p-20).state_dict());
+    } else {
+      scaler.update(0x1p-20);
+    }
+    EXPECT_EQ(scaler.get_min_scale(), 0x1p-20);
+    const auto p = P(1);
+    const auto optimizer = sgd({p});
+    iterate(scaler, p, *optimizer, 1e35F);  // finite, but 1e35 / 2^-20 is not
+    EXPECT_EQ(value(p), 1.0F);
+    EXPECT_EQ(scaler.skipped_steps(), 1);
+    EXPECT_EQ(scaler.get_scale(), 0x1p-20);
+  }
 }
 
 TEST(GradScalerUpdate, RefusesANewScaleThatCannotWork) {

@@ -1,6 +1,7 @@
 // GradScaler: construction, getters and setters, state_dict, the disabled scaler, resuming.
 
 #include <sstream>
+#include <type_traits>
 
 #include "amp/support.h"
 #include "torchamp/amp/autocast.h"
@@ -222,6 +223,8 @@ TEST(GradScalerDisabled, PassesEverythingThrough) {
   set_grad(p, kInf);
   EXPECT_TRUE(scaler.step(*optimizer).applied());  // even this, as without a scaler
 }
+
+static_assert(!std::is_copy_constructible_v<GradScaler> && !std::is_copy_assignable_v<GradScaler>);
 
 TEST(GradScalerState, MovedScalerGoesOn) {
   auto first = ready(1024);

@@ -248,6 +248,45 @@ TEST(GradScalerOptimizers, SharedParameterWithAFreshGradientIsUnscaledAgain) {
   EXPECT_TRUE(warnings.texts().empty());
 }
 
+TEST(GradScalerOptimizers, SharedParameterScaledAnewAfterUnscaleIsUnscaledAgain) {
+  auto scaler = ready(1024);
+  const Warnings warnings;
+  const auto p = P(1);
+  const auto o1 = sgd({p});
+  const auto o2 = sgd({p});
+  scaler.scale(p.sum()).backward();
+  scaler.unscale_(*o1);
+  o1->zero_grad(/*set_to_none=*/false);
+  scaler.scale(3 * p.sum()).backward();  // into the same tensor
+  scaler.unscale_(*o2);
+  EXPECT_EQ(grad(p), 3.0F);
+}
+
+// Weight decay the way some optimizers do it: added to the gradient itself.
+class GradientWritingOptimizer : public torch::optim::SGD {
+ public:
+  using torch::optim::SGD::SGD;
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    for (const auto& p : param_groups()[0].params()) {
+      p.mutable_grad().add_(p.detach(), 0.5);
+    }
+    return torch::optim::SGD::step(std::move(closure));
+  }
+};
+
+TEST(GradScalerOptimizers, SharedGradientThatAStepWroteToStaysUnscaled) {
+  auto scaler = ready(1024);
+  const Warnings warnings;
+  const auto p = P(1, 1024);
+  GradientWritingOptimizer o1({p}, torch::optim::SGDOptions(1.0));
+  const auto o2 = sgd({p});
+  scaler.step(o1);
+  EXPECT_EQ(grad(p), 1.5F);
+  scaler.step(*o2);
+  EXPECT_EQ(grad(p), 1.5F);
+  EXPECT_EQ(value(p), 1.0F - 1.5F - 1.5F);
+}
+
 TEST(GradScalerOptimizers, OverflowInASharedGradientSkipsBoth) {
   auto scaler = ready(1024);
   const Warnings warnings;
