@@ -1,8 +1,5 @@
 # What every target of this project shares: language level, warnings, sanitizers, precompiled headers, tests.
 
-# Build type "Dev": quick to compile, near to Release in behaviour, keeps LibTorch's -DNDEBUG.
-set(CMAKE_CXX_FLAGS_DEV "-O1 -g0 -DNDEBUG" CACHE STRING "Flags of the Dev build type")
-mark_as_advanced(CMAKE_CXX_FLAGS_DEV)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND PROJECT_IS_TOP_LEVEL)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
@@ -19,7 +16,8 @@ function(torchamp_target target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${TORCHAMP_WERROR}>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(${target} PRIVATE -Wno-restrict)  # g++ 12 sees overlaps in "text" + std::string (its bug 105651)
+    # g++ 12 sees overlaps and overflows in "text" + std::string (its bugs 105651 and 105329).
+    target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)
   endif()
   # LibTorch is built with NDEBUG; parts of its headers change meaning without it (RecordFunction inputs assert).
   target_compile_definitions(${target} PRIVATE NDEBUG)
@@ -42,16 +40,18 @@ function(torchamp_keep_registrations target)
   target_link_options(${target} INTERFACE "SHELL:-Wl,--push-state,${state} \"${file}\" -Wl,--pop-state")
 endfunction()
 
-# One precompiled torch/torch.h for every program of the build; the library itself includes narrow headers.
+# One precompiled torch/torch.h for every program of the build; the library itself includes narrow headers. The programs
+# only call: -O1 compiles them in three quarters of the time of -O3 and leaves every kernel as fast as it was.
 function(torchamp_program target)
   torchamp_target(${target})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT TARGET torchamp_pch)
     file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/generated/torchamp_pch.cpp" CONTENT "// holds the precompiled header\n")
     add_library(torchamp_pch OBJECT "${PROJECT_BINARY_DIR}/generated/torchamp_pch.cpp")
     torchamp_target(torchamp_pch)
     target_link_libraries(torchamp_pch PRIVATE torchamp::libtorch)
     target_compile_definitions(torchamp_pch PRIVATE $<TARGET_PROPERTY:torchamp,INTERFACE_COMPILE_DEFINITIONS>)
-    target_compile_options(torchamp_pch PRIVATE -fPIC -fpch-preprocess)
+    target_compile_options(torchamp_pch PRIVATE $<$<CONFIG:Release>:-O1> -fPIC -fpch-preprocess)
     target_precompile_headers(torchamp_pch PRIVATE <torch/torch.h>)
   endif()
   target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # -fPIC, as the header was compiled
