@@ -80,6 +80,18 @@ TEST(AutocastCache, MixesWithLibTorchsOwnSwitches) {
   at::autocast::clear_cache();
 }
 
+TEST(AutocastCache, OtherDtypeBehindLibTorchsOwnSwitchCastsAnew) {
+  const Layer layer;
+  const Autocast outer(at::kCPU, at::kBFloat16);
+  layer();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  {
+    const Autocast inner(at::kCPU, at::kHalf);
+    EXPECT_EQ(layer().scalar_type(), at::kHalf);
+  }
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+}
+
 TEST(AutocastCache, EndsWithTheOutermostRegion) {
   const auto weight = torch::ones({1, 1}).requires_grad_();
   {

@@ -231,7 +231,7 @@ TEST(GradScalerGradients, ExpandedOneIsRefusedWithNothingChanged) {
 }
 
 TEST(GradScalerGradients, InverseIsTheFloatOfTheDoubleReciprocal) {
-  const double scale = 3.0;  // 1/3 is not exact, so the way of rounding shows
+  const double scale = 3.0;  // 1/3 is not exact
   auto scaler = ready(scale);
   const auto p = P(1, 7.0F);
   const auto optimizer = sgd({p});
