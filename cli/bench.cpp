@@ -1,6 +1,7 @@
 #include "cli/bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -72,6 +73,18 @@ StepSettings check(const BenchOptions& options) {
       throw base::UsageError("[--json] '" + options.json +
                              "' cannot be written: there is no folder '" + folder.string() + "'.");
     }
+    const bool exists = access(options.json.c_str(), F_OK) == 0;
+    const std::string place = exists ? options.json : folder.empty() ? "." : folder.string();
+    if (access(place.c_str(), W_OK) != 0) {
+      throw base::UsageError("[--json] '" + options.json +
+                             "' cannot be written; a file in a folder with write permission is "
+                             "accepted, or - for the output.");
+    }
+  }
+  // Ranges let NaN pass, for it is neither below nor above.
+  if (std::isnan(options.plan.seconds) || std::isnan(options.clip)) {
+    throw base::UsageError(std::string(std::isnan(options.clip) ? "[--clip]" : "[--seconds]") +
+                           " nan was given; a number is accepted.");
   }
   return {.model = options.model,
           .batch = options.batch > 0 ? options.batch : default_batch(options.model),

@@ -1,9 +1,12 @@
 #include "cli/train.h"
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <system_error>
+#include <utility>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -131,6 +134,33 @@ void prepare_checkpoint(const TrainOptions& options) {
     throw base::UsageError("[--checkpoint] No file can be written in '" + folder.string() +
                            "'; a folder with write permission is accepted.");
   }
+  try {
+    checkpoint::check_can_save(path);
+  } catch (const base::CheckpointError& failure) {
+    throw base::UsageError(failure.what());
+  }
+}
+
+// Two of them in one file would overwrite each other.
+void check_files_differ(const TrainOptions& options) {
+  namespace fs = std::filesystem;
+  const std::array<std::pair<const char*, std::string>, 3> files = {
+      {{"--checkpoint", options.checkpoint}, {"--csv", options.csv}, {"--json", options.json}}};
+  std::error_code ignored;
+  const auto place_of = [&](const std::string& name) {
+    return fs::weakly_canonical(fs::absolute(name, ignored), ignored);
+  };
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].second.empty()) continue;
+    const fs::path place = place_of(files[i].second);
+    if (fs::exists(place, ignored) && !fs::is_regular_file(place, ignored)) continue;  // a device
+    for (size_t k = i + 1; k < files.size(); ++k) {
+      if (files[k].second.empty() || place_of(files[k].second) != place) continue;
+      throw base::UsageError(std::string("[") + files[k].first + "] '" + files[k].second +
+                             "' is the file of " + files[i].first +
+                             " too; a file for each is accepted.");
+    }
+  }
 }
 
 base::StateDict load_checkpoint(const TrainOptions& options) {
@@ -157,6 +187,7 @@ void run_train(TrainOptions options, const CLI::App& command) {
     std::fputs(describe(options).c_str(), stdout);
     return;
   }
+  check_files_differ(options);
   prepare_checkpoint(options);
   ModelAndData made = make_model_and_data(options, data_state);
   train::Progress progress(stdout, progress_options(options, made.data.train->info().is_text));

@@ -312,9 +312,12 @@ void resolve(TrainOptions& o) {
   check_count("examples", o.examples);
   check_count("threads", o.threads, 4096);
   check_count("log-every", o.log_every);
-  if (o.seed < 0) {
-    throw base::UsageError("[--seed] " + std::to_string(o.seed) +
-                           " was given; a whole number from 0 is accepted.");
+  // The parser turns a larger number into the largest one.
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  if (o.seed < 0 || o.seed == kLargest) {
+    throw base::UsageError(
+        std::string("[--seed] ") + std::to_string(o.seed) + (o.seed < 0 ? "" : " or more") +
+        " was given; a whole number from 0 to " + std::to_string(kLargest - 1) + " is accepted.");
   }
   if (o.resume && o.checkpoint.empty()) {
     throw base::UsageError("[--resume] No file to go on from; --checkpoint FILE names it.");

@@ -78,6 +78,10 @@ void save(const std::filesystem::path& path, const base::StateDict& dict) {
   file.commit();
 }
 
+void check_can_save(const std::filesystem::path& path) {
+  const AtomicFile unwritten(path);  // goes away again, as it is not committed
+}
+
 base::StateDict load(const std::filesystem::path& path) {
   const std::string who = "[checkpoint::load] '" + path.string() + "' cannot be read: ";
   try {

@@ -27,6 +27,12 @@ namespace torchamp::checkpoint {
 /// Source:  torch/serialization.py, `_save`.
 TORCHAMP_API void save(const std::filesystem::path& path, const base::StateDict& dict);
 
+/// Finds out before hours of work whether save() could write a file at `path`; leaves nothing
+/// there.
+///
+/// Errors: CheckpointError, as save() would throw it before the first byte.
+TORCHAMP_API void check_can_save(const std::filesystem::path& path);
+
 /// Reads a .pt file written by save(), or by torch.save of PyTorch 1.6 and later.
 ///
 /// The pickle in the file is read by a machine that knows only what weights_only=True allows and

@@ -98,10 +98,14 @@ void TrainerConfig::validate() const {
     out_of_range("init-scale", init_scale, "a number from 2^-126 to 3.4e38");
   }
   at_least("growth-interval", growth_interval, 1);
-  above_zero("lr", resolved_lr());
+  // The optimizers multiply the two, and divide the rate by 1 - beta, within float32's range.
+  constexpr double kMost = 1e15;
+  if (!(resolved_lr() > 0.0 && resolved_lr() <= kMost)) {
+    out_of_range("lr", resolved_lr(), "a number above 0, at most 1e15,");
+  }
   const double decay = resolved_weight_decay();
-  if (!(decay >= 0.0 && std::isfinite(decay))) {
-    out_of_range("weight-decay", decay, "a finite number from 0");
+  if (!(decay >= 0.0 && decay <= kMost)) {
+    out_of_range("weight-decay", decay, "a number from 0 to 1e15");
   }
   if (!(momentum >= 0.0 && momentum < 1.0)) {
     out_of_range("momentum", momentum, "a number from 0 to below 1");

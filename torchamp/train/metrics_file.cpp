@@ -7,6 +7,9 @@
 #include <system_error>
 #include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include "torchamp/base/error.h"
 #include "torchamp/train/metrics.h"
 
@@ -88,7 +91,13 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, const Format& format
   std::filesystem::path target = path;
   if (!kept.empty()) target += ".tmp";
   errno = 0;
-  file_.reset(std::fopen(target.c_str(), "wb"));
+  // A pipe without a reader would block here for good: O_NONBLOCK makes it an error (ENXIO).
+  const int descriptor =
+      ::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (descriptor >= 0) {
+    ::fcntl(descriptor, F_SETFL, ::fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
+    file_.reset(::fdopen(descriptor, "wb"));
+  }
   if (!file_) {
     throw base::UsageError(std::string("[") + format.option + "] '" + path.string() +
                            "' cannot be opened for writing: " + reason() + ".");
