@@ -169,7 +169,14 @@ base::StateDict load_checkpoint(const TrainOptions& options) {
     throw base::UsageError("[--resume] '" + options.checkpoint +
                            "' does not exist; the --checkpoint of an earlier run is accepted.");
   }
-  return checkpoint::load(options.checkpoint);
+  base::StateDict state = checkpoint::load(options.checkpoint);
+  for (const char* key : {"config", "data_state", "train_state"}) {
+    if (state.contains(key)) continue;
+    throw base::CheckpointError("[--resume] '" + options.checkpoint + "' has no entry '" + key +
+                                "'; a checkpoint of torchamp train is accepted. Was it saved by "
+                                "another program?");
+  }
+  return state;
 }
 
 void run_train(TrainOptions options, const CLI::App& command) {

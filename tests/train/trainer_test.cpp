@@ -1,5 +1,6 @@
 #include "torchamp/train/trainer.h"
 
+#include <csignal>
 #include <limits>
 #include <vector>
 
@@ -218,6 +219,22 @@ TEST(Trainer, WeightsThatAreNotFiniteReplaceNoCheckpoint) {
   EXPECT_THAT(toy::message_of<base::DivergedError>([&] { trainer.run(); }),
               HasSubstr("'fc2.bias' holds values that are not finite"));
   EXPECT_FALSE(std::filesystem::exists(config.checkpoint));
+}
+
+TEST(Trainer, StopBeforeTheFirstStepReplacesNoCheckpoint) {
+  const toy::Folder folder;
+  TrainerConfig config = small_config();
+  config.checkpoint = folder / "last.pt";
+  TrainerCallbacks callbacks;
+  callbacks.stop_signal = [] { return SIGINT; };
+  const auto run = [&] {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(8)), callbacks);
+    return toy::message_of<base::Interrupted>([&] { trainer.run(); });
+  };
+  EXPECT_THAT(run(), HasSubstr("--resume goes on from it"));  // no file yet: one is written
+  std::ofstream(config.checkpoint) << "an earlier run's";
+  EXPECT_THAT(run(), HasSubstr("no step was taken"));
+  EXPECT_EQ(toy::read_text(config.checkpoint), "an earlier run's");
 }
 
 TEST(Trainer, ValidationChangesNothingOfTheTraining) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -150,6 +151,7 @@ struct Trainer::Run {
   optim::WarmupCosine schedule;
   Placement placement;
   RunState state;
+  int64_t first_step = 0;  // where this call of run() began
   double last_scale = 1.0;
   int64_t timed_examples = 0;  // of this epoch, in this process
   double timed_seconds = 0.0;
@@ -188,6 +190,7 @@ optim::WarmupCosineOptions Trainer::Run::schedule_options() const {
 
 RunSummary Trainer::Run::run() {
   RunSummary summary;
+  first_step = state.step;
   if (config.precision == Precision::kFp16 && !scaler.is_enabled()) {
     say("fp16 without loss scaling: gradients below 6e-8 become 0; --scaler on keeps them.");
   }
@@ -371,6 +374,9 @@ void Trainer::Run::stop_if_asked() {
                      "); ";
   if (config.checkpoint.empty()) {
     text += "nothing was written, since --checkpoint was not given.";
+  } else if (state.step == first_step && std::filesystem::exists(config.checkpoint)) {
+    // An untrained model must not take the place of an earlier run's.
+    text += "no step was taken, and '" + config.checkpoint.string() + "' is as it was.";
   } else {
     save();
     text += "the checkpoint is '" + config.checkpoint.string() + "', --resume goes on from it.";
