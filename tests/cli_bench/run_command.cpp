@@ -38,8 +38,10 @@ class Folder {
 
 Output run(const std::string& arguments, int signal, const std::string& after) {
   const Folder folder;
-  const std::string command = std::string("exec ") + TORCHAMP_COMMAND + " " + arguments + " >" +
-                              (folder / "out").string() + " 2>" + (folder / "err").string();
+  std::ostringstream line;
+  line << "exec " << TORCHAMP_COMMAND << ' ' << arguments << " >" << (folder / "out").string()
+       << " 2>" << (folder / "err").string();
+  const std::string command = line.str();
   const pid_t child = fork();
   if (child == 0) {
     execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
