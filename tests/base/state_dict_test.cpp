@@ -33,6 +33,31 @@ TEST(StateDict, NamesTheMissingKeyAndWhatIsThere) {
   }
 }
 
+TEST(StateDict, StaysRightWhenItGrowsShrinksAndIsCopied) {
+  // 40 keys: beyond the size where the index begins, and back below it.
+  StateDict dict;
+  for (int64_t i = 0; i < 40; ++i) dict.set(i % 2 == 0 ? StateDict::Key(i) : std::to_string(i), i);
+  dict.set(int64_t{38}, "replaced");
+  EXPECT_TRUE(dict.erase(int64_t{0}));
+  EXPECT_FALSE(dict.erase(int64_t{0}));
+  StateDict copy = dict;
+  for (int64_t i = 2; i < 30; i += 2) EXPECT_TRUE(copy.erase(i));
+  EXPECT_EQ(dict.size(), 39U);
+  EXPECT_EQ(copy.size(), 25U);
+  EXPECT_EQ(dict.at("1").to_int(), 1);
+  EXPECT_EQ(dict.at(int64_t{28}).to_int(), 28);
+  EXPECT_EQ(copy.find(int64_t{28}), nullptr);
+  EXPECT_EQ(copy.at(int64_t{38}).to_string(), "replaced");
+  EXPECT_EQ(to_string(copy.entries().back().key), "'39'");
+  const StateDict moved = std::move(copy);
+  EXPECT_EQ(moved.at("39").to_int(), 39);
+}
+
+TEST(StateDict, ShowsKeysOnOneLine) {
+  EXPECT_EQ(to_string(StateDict::Key("a\nb\x1b")), "'a\\nb\\x1b'");
+  EXPECT_EQ(printable(std::string(500, 'x')).size(), 123U);  // 120 and three dots
+}
+
 TEST(Value, ReadsNumbersByPythonsRules) {
   EXPECT_EQ(Value(0).to_double(), 0.0);  // Python writes SGD's dampening as int 0
   EXPECT_EQ(Value(true).to_int(), 1);

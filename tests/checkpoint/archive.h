@@ -11,7 +11,9 @@ namespace torchamp {
 
 inline std::string little_endian(uint64_t value, int count) {
   std::string bytes;
-  for (int i = 0; i < count; ++i) bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xFFU));
+  for (int i = 0; i < count; ++i) {
+    bytes.push_back(i < 8 ? static_cast<char>((value >> (8 * i)) & 0xFFU) : '\0');
+  }
   return bytes;
 }
 
