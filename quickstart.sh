@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
 usage="usage: ./quickstart.sh [--device cpu|cuda|cuda:N] [--build-only]"
-device=cpu build_only='' epochs=2
+device=cpu build_only='' epochs=6
 while (($#)); do
   case $1 in
     --device) device=${2:?"$usage"}; shift ;;
@@ -54,7 +54,7 @@ for precision in fp32 "$amp"; do
   say "Training the small CNN on Fashion-MNIST in $precision"
   rm -f "$results/$precision.json"
   run train --device "$device" --model cnn --data fashion-mnist --precision "$precision" --epochs "$epochs" --batch 128 \
-    --seed 1 --json "$results/$precision.json"
+    --lr 0.002 --warmup-steps 100 --schedule cosine --seed 1 --json "$results/$precision.json"
 done
 
 say "Accuracy on the 10,000 validation images after $epochs epochs"
