@@ -20,7 +20,7 @@ Mlp::Mlp(const ModelOptions& options)
   int64_t in = in_features_;
   for (int64_t width : widths) {
     std::string name = "fc" + std::to_string(layers_.size() + 1);
-    layers_.push_back(register_module(name, Linear(in, width)));
+    layers_.emplace_back(register_module(name, Linear(in, width)));
     in = width;
   }
 }

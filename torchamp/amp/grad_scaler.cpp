@@ -50,7 +50,7 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
-GradScaler::GradScaler(GradScalerOptions options) : options_(std::move(options)) {
+GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
   if (options_.enabled && options_.device == at::kCUDA && !at::detail::getCUDAHooks().hasCUDA()) {
     TORCH_WARN("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.");
     options_.enabled = false;

@@ -235,9 +235,7 @@ const Node& Unpickler::load() {
         push_text(Kind::kGlobal, pickle_.substr(start, at_ - start - 1));
         break;
       }
-      case 'R':  // REDUCE
-        reduce();
-        break;
+      case 'R':     // REDUCE
       case '\x81':  // NEWOBJ: class and arguments, as REDUCE
         reduce();
         break;

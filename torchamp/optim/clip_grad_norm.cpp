@@ -35,7 +35,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
                     "infinity is accepted.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  const at::Tensor norm = multi_tensor::total_norm(gradients, norm_type);
+  at::Tensor norm = multi_tensor::total_norm(gradients, norm_type);
   if (error_if_nonfinite) {
     const double value = norm.item<double>();
     TORCH_CHECK(std::isfinite(value), "[clip_grad_norm_] The total norm of order ", norm_type,

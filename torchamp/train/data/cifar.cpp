@@ -10,7 +10,7 @@
 namespace torchamp::train {
 namespace {
 
-constexpr size_t kPixels = 3 * 32 * 32;
+constexpr size_t kPixels = size_t{3} * 32 * 32;
 constexpr size_t kRecord = 1 + kPixels;
 constexpr int64_t kClasses = 10;
 
