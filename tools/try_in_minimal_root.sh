@@ -55,4 +55,4 @@ else
 fi
 echo "== In $root, commit $(git -C "$clone" rev-parse --short HEAD): $*"
 exec unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" \
-  chroot "$root" env -i "${settings[@]}" bash -c 'cd /root/torchamp && exec "$@"' in-root "$@"
+  chroot "$root" env -i "${settings[@]}" bash -c 'cd ~/torchamp && exec "$@"' in-root "$@"
