@@ -95,9 +95,16 @@ void Unpickler::make_tuple(size_t count) {
   push(Kind::kTuple)->items = std::move(items);
 }
 
+// An object that fills itself, a defaultdict or a deque say. It will be refused by its name and
+// entry, so what it holds is not kept.
+bool Unpickler::is_of_another_class(const Node& node) {
+  return node.kind == Kind::kCall && !node.items[0]->text.starts_with("torch");
+}
+
 void Unpickler::append(bool is_batch) {
   const std::vector<const Node*> items = is_batch ? pop_mark() : std::vector<const Node*>{pop()};
   Node* list = top();
+  if (is_of_another_class(*list)) return;
   if (list->kind != Kind::kList) fail("appends to something that is not a list");
   list->items.insert(list->items.end(), items.begin(), items.end());
 }
@@ -111,6 +118,7 @@ void Unpickler::set_items(bool is_batch) {
     items = {pop(), value};
   }
   Node* dict = top();
+  if (is_of_another_class(*dict)) return;
   if (dict->kind != Kind::kDict) fail("sets an item of something that is not a dict");
   if (items.size() % 2 != 0) fail("sets a key without a value");
   dict->items.insert(dict->items.end(), items.begin(), items.end());

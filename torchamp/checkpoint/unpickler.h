@@ -63,6 +63,7 @@ class Unpickler {
   Node* top();
   std::vector<const Node*> pop_mark();
   void make_tuple(size_t count);
+  static bool is_of_another_class(const Node& node);
   void append(bool is_batch);
   void set_items(bool is_batch);
   void reduce();

@@ -6,8 +6,9 @@ number in them follows from this script, and the tests state it again on their o
 import pathlib
 import sys
 import warnings
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 
+import numpy
 import torch
 
 here = pathlib.Path(__file__).parent / torch.__version__.split("+")[0]
@@ -138,6 +139,9 @@ if sys.argv[1:] == ["--refused"]:
     refuse({(1, 2): 3}, "tuple_key")
     refuse(ramp(2), "tensor")
     refuse({"path": pathlib.PurePosixPath("a")}, "path")
+    refuse({"value": numpy.float64(1.5)}, "numpy_scalar")
+    refuse({"counts": defaultdict(int, a=1)}, "defaultdict")
+    refuse({"recent": deque([1, 2])}, "deque")
     refuse({"a": 1}, "protocol4", pickle_protocol=4)
     refuse({"a": ramp(2)}, "legacy", _use_new_zipfile_serialization=False)
     torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), str(here / "refused" / "script.pt"))
