@@ -70,14 +70,23 @@ struct Place {
   }
 };
 
-double read_double(const StateDict& dict, const char* key, const Place& place, double otherwise) {
-  const Value* value = place.find(dict, key);
-  return value == nullptr ? otherwise : value->to_double(place.name(key));
+// Takes over the value of `key`; leaves the option alone, with a note, where it is missing.
+void read_into(double& option, const StateDict& dict, const char* key, const Place& place) {
+  if (const Value* value = place.find(dict, key)) option = value->to_double(place.name(key));
 }
 
-bool read_bool(const StateDict& dict, const char* key, const Place& place, bool otherwise) {
-  const Value* value = place.find(dict, key);
-  return value == nullptr ? otherwise : value->to_bool(place.name(key));
+void read_into(bool& option, const StateDict& dict, const char* key, const Place& place) {
+  if (const Value* value = place.find(dict, key)) option = value->to_bool(place.name(key));
+}
+
+// The present options with what every optimizer has taken over from `dict`.
+template <typename Options>
+std::unique_ptr<Options> read_shared_options(const StateDict& dict, const OptimizerOptions& present,
+                                             const Place& place) {
+  auto options = std::make_unique<Options>(static_cast<const Options&>(present));
+  read_into(options->lr(), dict, "lr", place);
+  read_into(options->weight_decay(), dict, "weight_decay", place);
+  return options;
 }
 
 // The tensor of `key` as the optimizer keeps it for `parameter`; a copy.
@@ -152,11 +161,9 @@ struct AdamCodec final : Codec {
   std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
                                                  const OptimizerOptions& present,
                                                  const Place& place) const override {
-    auto options = std::make_unique<Options>(static_cast<const Options&>(present));
-    options->lr(read_double(dict, "lr", place, options->lr()));
-    options->eps(read_double(dict, "eps", place, options->eps()));
-    options->weight_decay(read_double(dict, "weight_decay", place, options->weight_decay()));
-    options->amsgrad(read_bool(dict, "amsgrad", place, options->amsgrad()));
+    auto options = read_shared_options<Options>(dict, present, place);
+    read_into(options->eps(), dict, "eps", place);
+    read_into(options->amsgrad(), dict, "amsgrad", place);
     if (const Value* betas = place.find(dict, "betas")) {
       const std::vector<Value>& items = betas->to_items(place.name("betas"));
       if (items.size() == 2) {
@@ -220,12 +227,10 @@ struct SgdCodec final : Codec {
   std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
                                                  const OptimizerOptions& present,
                                                  const Place& place) const override {
-    auto options = std::make_unique<Options>(static_cast<const Options&>(present));
-    options->lr(read_double(dict, "lr", place, options->lr()));
-    options->momentum(read_double(dict, "momentum", place, options->momentum()));
-    options->dampening(read_double(dict, "dampening", place, options->dampening()));
-    options->weight_decay(read_double(dict, "weight_decay", place, options->weight_decay()));
-    options->nesterov(read_bool(dict, "nesterov", place, options->nesterov()));
+    auto options = read_shared_options<Options>(dict, present, place);
+    read_into(options->momentum(), dict, "momentum", place);
+    read_into(options->dampening(), dict, "dampening", place);
+    read_into(options->nesterov(), dict, "nesterov", place);
     return options;
   }
 
