@@ -120,8 +120,7 @@ class SyntheticTokens : public Dataset {
   Batch collate(const std::vector<int64_t>& indices) const override {
     check_indices(indices, size_, info_.name);
     const int64_t context = info_.input_shape[0];
-    const auto rows = static_cast<int64_t>(indices.size());
-    Batch batch{at::empty({rows, context}, at::kLong), at::empty({rows, context}, at::kLong)};
+    Batch batch = empty_token_batch(indices.size(), context);
     int64_t* input = batch.input.mutable_data_ptr<int64_t>();
     int64_t* target = batch.target.mutable_data_ptr<int64_t>();
     for (const int64_t index : indices) {
