@@ -9,6 +9,7 @@
 
 #include "checkpoint/checkpoint_support.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/train/meter.h"
 #include "torchamp/train/module_state.h"
 
 namespace torchamp::optim {
@@ -189,6 +190,28 @@ TEST(OptimizerState, TakesOverHyperparameters) {
   EXPECT_EQ(options.eps(), 0.25);
   EXPECT_EQ(options.weight_decay(), 0.125);
   EXPECT_TRUE(options.amsgrad());
+}
+
+TEST(Case86, AFileLoadedAHundredTimesRestoresRateAndStepAndTakesNoMemory) {
+  torch::nn::Sequential net = model();
+  torch::optim::Adam from(net->parameters(), torch::optim::AdamOptions(0.1));
+  for (int step = 0; step < 3; ++step) {
+    set_gradients(net, step);
+    from.step();
+  }
+  const StateDict saved = optimizer_state_dict(from);
+  const TemporaryFolder folder;
+  checkpoint::save(folder / "adam.pt", saved);
+  torch::optim::Adam to(net->parameters(), torch::optim::AdamOptions(1.1));
+  const train::TensorMemoryMeter meter;
+  load_optimizer_state_dict(to, checkpoint::load(folder / "adam.pt"));
+  const int64_t once = meter.current_bytes();
+  for (int i = 0; i < 99; ++i) {
+    load_optimizer_state_dict(to, checkpoint::load(folder / "adam.pt"));
+  }
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(meter.current_bytes(), once);
+  EXPECT_TRUE(same(optimizer_state_dict(to), saved));  // the rate 0.1 and the three steps, too
 }
 
 TEST(OptimizerState, LoadingAStateWithoutStepsForgetsTheSteps) {

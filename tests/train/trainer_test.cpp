@@ -136,6 +136,36 @@ TEST(Trainer, SkippedStepLeavesWeightsBuffersScheduleAndMeansAlone) {
   EXPECT_TRUE(std::isfinite(epoch->val_loss));
 }
 
+// Two weights whose gradient is (3, 4) whatever the data.
+struct ThreeFour : torch::nn::Module {
+  torch::Tensor weights = register_parameter("weights", torch::zeros({2}));
+};
+
+TEST(Case5, ClipsTheGradientsOfTheUnscaledLoss) {
+  const auto model = std::make_shared<ThreeFour>();
+  TrainerConfig config = small_config();
+  config.precision = Precision::kFp16;
+  config.optimizer = OptimizerKind::kSgd;
+  config.momentum = 0.0;
+  config.lr = 1.0;
+  config.clip = 1.0;
+  config.init_scale = 1024.0;
+  TrainerParts parts;
+  parts.module = model;
+  parts.forward = [model](const torch::Tensor&) { return model->weights * 1.0; };
+  parts.loss = [](const torch::Tensor& output, const torch::Tensor&) {
+    return (output * torch::tensor({3.0F, 4.0F})).sum();
+  };
+  parts.data = toy::data(8);
+  double norm = 0.0;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepMetrics& metrics) { norm = metrics.grad_norm; };
+  Trainer(config, parts, callbacks).run();
+  EXPECT_EQ(norm, 5.0);
+  // Clipping divides by the norm plus 1e-6.
+  EXPECT_TRUE(torch::allclose(model->weights, torch::tensor({-0.6F, -0.8F}), 0, 1e-6));
+}
+
 TEST(Trainer, LogsTheUnscaledLoss) {
   const toy::Net net = toy::make_net(3);
   TrainerConfig config = small_config();
