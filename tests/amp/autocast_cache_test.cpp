@@ -1,11 +1,18 @@
 // Autocast: which casts are kept, for how long, and what gradients see of it.
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
 #include <optional>
+#include <string_view>
+#include <thread>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 
 #include "amp/support.h"
 #include "torchamp/amp/autocast.h"
+#include "torchamp/amp/policy_kernels.h"
 
 namespace torchamp::test {
 namespace {
@@ -114,13 +121,172 @@ TEST(AutocastCache, EndsWithAnInnerRegionToo) {
   EXPECT_EQ(forward(weight), 5.0F);
 }
 
-TEST(AutocastCache, ClearedByHandShowsAWriteInsideTheRegion) {
+TEST(AutocastCache, AWriteInsideTheRegionIsSeen) {
   const auto weight = torch::ones({1, 1}).requires_grad_();
   const Autocast region(at::kCPU, at::kBFloat16);
   EXPECT_EQ(forward(weight), 1.0F);
   weight.detach().fill_(2);
+  EXPECT_EQ(forward(weight), 2.0F);
+  {
+    const torch::NoGradGuard no_grad;
+    weight.mul_(2);
+  }
+  EXPECT_EQ(forward(weight), 4.0F);
+  {
+    const c10::InferenceMode inference;
+    weight.fill_(7);
+    EXPECT_EQ(forward(weight), 7.0F);
+  }
+  EXPECT_EQ(forward(weight), 7.0F);
+}
+
+TEST(AutocastCache, ExchangedMemoryIsSeen) {
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  const Autocast region(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(forward(weight), 1.0F);
+  weight.set_data(torch::full({1, 1}, 3.0F));
+  EXPECT_EQ(forward(weight), 3.0F);
+}
+
+// A write through data() does not move the version counter: only this page's one exception.
+TEST(AutocastCache, ClearedByHandShowsAWriteThatNothingRecords) {
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  const Autocast region(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(forward(weight), 1.0F);
+  weight.data().fill_(2);
   amp::clear_autocast_cache();
   EXPECT_EQ(forward(weight), 2.0F);
+}
+
+// Copies of this thread from one dtype to another, counted where LibTorch makes them.
+class Copies {
+ public:
+  Copies()
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(
+            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+              count += std::string_view(function.name()) == "aten::_to_copy" ? 1 : 0;
+              return nullptr;
+            }))) {
+    count = 0;
+  }
+  ~Copies() { at::removeCallback(handle_); }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  static inline thread_local int64_t count = 0;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+// Weight and bias of a Linear, once each; the input, once: it is a tensor without history, too.
+TEST(AutocastCache, LinearLayersWeightIsCastOnceARegion) {
+  torch::nn::Linear linear(4, 4);
+  const auto x = torch::ones({2, 4});
+  for (const bool frozen : {false, true}) {
+    for (auto& parameter : linear->parameters()) {
+      parameter.set_requires_grad(!frozen);
+    }
+    const Autocast region(at::kCPU, at::kBFloat16);
+    const Copies copies;
+    const auto y = linear(x);
+    EXPECT_EQ(Copies::count, 3);
+    const auto again = linear(x);
+    EXPECT_EQ(Copies::count, 3);
+    EXPECT_TRUE(at::equal(y, again));
+    EXPECT_EQ(again.requires_grad(), !frozen);
+  }
+}
+
+TEST(AutocastCache, LinearLayersCastIsGoodForItsGradient) {
+  torch::nn::Linear linear(3, 2);
+  const auto x = torch::arange(6, torch::kFloat).view({2, 3});
+  {
+    const Autocast region(at::kCPU, at::kBFloat16);
+    auto y = linear(x) + linear(x);
+    y.to(at::kFloat).sum().backward();
+  }
+  // d sum(2 (x W^T + b)) / dW: twice the column sums of x, {3, 5, 7}, in each row.
+  const auto expected = torch::tensor({6.0F, 10.0F, 14.0F}).expand({2, 3});
+  EXPECT_TRUE(at::equal(linear->weight.grad(), expected)) << linear->weight.grad();
+  EXPECT_TRUE(at::equal(linear->bias.grad(), torch::full({2}, 4.0F)));
+}
+
+TEST(AutocastCache, HookOnATransposedWeightIsStillCalled) {
+  const auto weight = torch::ones({2, 2}).requires_grad_();
+  int64_t calls = 0;
+  const Autocast region(at::kCPU, at::kBFloat16);
+  torch::mm(torch::ones({2, 2}), weight.t());  // a cast is there to be taken
+  const auto transposed = weight.t();
+  transposed.register_hook([&](const at::Tensor& gradient) {
+    ++calls;
+    return gradient * 2;
+  });
+  torch::mm(torch::ones({2, 2}), transposed).to(at::kFloat).sum().backward();
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(weight.grad().eq(4).all().item<bool>());  // two rows of ones, doubled by the hook
+}
+
+TEST(AutocastCache, ServesNoGradAndInferenceModeWithOneCast) {
+  torch::nn::Linear linear(4, 4);
+  const auto x = torch::ones({2, 4});
+  for (const bool inference : {false, true}) {
+    const Autocast region(at::kCPU, at::kBFloat16);
+    const Copies copies;
+    for (int i = 0; i < 3; ++i) {
+      if (inference) {
+        const c10::InferenceMode mode;
+        linear(x);
+      } else {
+        const torch::NoGradGuard no_grad;
+        linear(x);
+      }
+    }
+    EXPECT_EQ(Copies::count, 3) << (inference ? "inference mode" : "no_grad");
+  }
+}
+
+TEST(AutocastCache, KeepsNoTensorAlive) {
+  const auto weight = torch::ones({4, 4}).requires_grad_();
+  c10::weak_intrusive_ptr<c10::TensorImpl> gone(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>{});
+  {
+    const Autocast region(at::kCPU, at::kBFloat16);
+    size_t kept = 0;
+    for (int i = 0; i < 100; ++i) {
+      const c10::InferenceMode mode;
+      const auto activation = torch::ones({4, 4});
+      torch::mm(activation, weight);
+      const torch::NoGradGuard no_grad;
+      const c10::InferenceMode normal(false);
+      const auto input = torch::ones({4, 4});
+      torch::mm(input, weight);
+      kept = std::max(kept, amp::detail::num_kept_casts());
+    }
+    EXPECT_LE(kept, 3U);  // the weight, the input, and the input before
+    {
+      const auto dropped = torch::ones({4, 4}).requires_grad_();
+      torch::mm(dropped, weight);
+      gone = c10::weak_intrusive_ptr<c10::TensorImpl>(dropped.getIntrusivePtr());
+    }
+  }
+  EXPECT_TRUE(gone.expired());
+  EXPECT_EQ(amp::detail::num_kept_casts(), 0U);
+}
+
+TEST(AutocastCache, ThreadsOfDifferentDtypesDoNotMeet) {
+  const Layer layer;
+  std::atomic<int> wrong = 0;
+  const auto run = [&](at::ScalarType dtype) {
+    for (int i = 0; i < 200; ++i) {
+      const Autocast region(at::kCPU, dtype);
+      wrong += layer().scalar_type() == dtype ? 0 : 1;
+      wrong += layer().scalar_type() == dtype ? 0 : 1;
+    }
+  };
+  std::thread other(run, at::kHalf);
+  run(at::kBFloat16);
+  other.join();
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(AutocastCache, DisabledScalersStepShowsTheNewWeights) {

@@ -7,6 +7,8 @@
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include "torchamp/amp/cast_cache.h"
+#include "torchamp/amp/policy_kernels.h"
 #include "torchamp/amp/region.h"
 
 namespace torchamp::amp {
@@ -30,11 +32,12 @@ constexpr detail::DeviceFacts kThisMachine{cuda_is_available, cuda_has_bfloat16}
 }  // namespace
 
 AutocastSettings autocast_settings(at::Device device, std::optional<at::ScalarType> dtype,
-                                   AutocastOptions options) {
+                                   const AutocastOptions& options) {
   return detail::resolve(device.type(), dtype, options, kThisMachine);
 }
 
-Autocast::Autocast(at::Device device, std::optional<at::ScalarType> dtype, AutocastOptions options)
+Autocast::Autocast(at::Device device, std::optional<at::ScalarType> dtype,
+                   const AutocastOptions& options)
     : Autocast(autocast_settings(device, dtype, options)) {}
 
 Autocast::Autocast(const AutocastSettings& settings)
@@ -47,8 +50,8 @@ AutocastState AutocastState::capture() {
   state.cache_enabled_ = at::autocast::is_autocast_cache_enabled();
   for (const auto device_type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
     state.devices_.push_back({device_type, at::autocast::get_autocast_dtype(device_type),
-                              at::autocast::is_autocast_enabled(device_type),
-                              state.cache_enabled_});
+                              at::autocast::is_autocast_enabled(device_type), state.cache_enabled_,
+                              detail::PolicyAccess::policy(detail::active_rules(device_type))});
   }
   return state;
 }
@@ -58,6 +61,10 @@ AutocastStateGuard::AutocastStateGuard(const AutocastState& state)
 
 AutocastStateGuard::~AutocastStateGuard() { detail::leave_region(region_); }
 
-void clear_autocast_cache() { at::autocast::clear_cache(); }
+void clear_autocast_cache() {
+  at::autocast::clear_cache();
+  detail::forget_in_all_threads();
+  detail::end_cast_cache();  // at once on this thread; the others do so before their next cast
+}
 
 }  // namespace torchamp::amp

@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include "torchamp/amp/autocast_policy.h"
 #include "torchamp/base/export.h"
 
 namespace torchamp::amp {
@@ -25,6 +26,9 @@ struct AutocastOptions {
   /// Whether casts of parameters are kept for the rest of the region; the current setting when not
   /// given.
   std::optional<bool> cache_enabled = std::nullopt;
+  /// Which op runs in which type. Not given: that of the enabled region around it on this thread,
+  /// and outside of any LibTorch's own rules.
+  std::optional<AutocastPolicy> policy = std::nullopt;
 };
 
 /// What a region will set: an Autocast request with its defaults filled in and its rules checked.
@@ -33,6 +37,7 @@ struct AutocastSettings {
   at::ScalarType dtype = at::kBFloat16;
   bool enabled = true;
   bool cache_enabled = true;
+  AutocastPolicy policy = AutocastPolicy::none();
 };
 
 /// Fills in and checks a request, at this moment and for this thread.
@@ -42,10 +47,11 @@ struct AutocastSettings {
 /// region that is switched off, with one warning: CUDA where there is none; on other devices than
 /// CUDA a dtype beside BFloat16 and Half.
 ///
-/// Errors: c10::Error for a device type without autocast, and for bf16 on a GPU that lacks it.
+/// Errors: c10::Error for a device type without autocast, and for bf16 on a GPU that lacks it;
+///         c10::ValueError for a policy of another device type.
 TORCHAMP_API AutocastSettings autocast_settings(at::Device device,
                                                 std::optional<at::ScalarType> dtype = std::nullopt,
-                                                AutocastOptions options = {});
+                                                const AutocastOptions& options = {});
 
 /// Runs the ops of its scope in mixed precision: LibTorch's own thread-local autocast state is set
 /// on construction and what was before comes back on destruction, also when an exception passes.
@@ -54,10 +60,11 @@ TORCHAMP_API AutocastSettings autocast_settings(at::Device device,
 /// region hands what it saved to the next one inside it, so the state is always that of the
 /// innermost region still alive, and the first state once all are gone.
 ///
-/// Casts of float32 leaf parameters are kept for reuse while the region lasts. They are dropped
-/// when the outermost region ends, when any enabled region ends, when a region starts whose dtype
-/// is not that of the enabled one around it, and by GradScaler::step(). After changing weights in
-/// another way inside a region, call clear_autocast_cache().
+/// Casts of weights are kept for reuse until the thread's outermost region ends, by tensor and
+/// dtype: of float32 leaf tensors, frozen ones too, and of their transposes, which
+/// torch::nn::Linear makes. A weight that was written since is cast again; only a write through
+/// `data()` or to raw memory cannot be seen: call clear_autocast_cache() after such.
+/// GradScaler::step() does.
 ///
 /// Threads: the state belongs to the constructing thread; new threads start without (AutocastState
 ///          carries it over). Destroyed on another thread, the region changes nothing there and
@@ -69,7 +76,7 @@ class TORCHAMP_API Autocast {
   /// See autocast_settings() for the defaults, warnings and errors.
   [[nodiscard]] explicit Autocast(at::Device device,
                                   std::optional<at::ScalarType> dtype = std::nullopt,
-                                  AutocastOptions options = {});
+                                  const AutocastOptions& options = {});
   /// A region of settings that were filled in before.
   [[nodiscard]] explicit Autocast(const AutocastSettings& settings);
   ~Autocast();
@@ -114,7 +121,7 @@ class AutocastCallable {
 /// settings are filled in, and warned about, here and once.
 template <typename F>
 AutocastCallable<std::decay_t<F>> autocast(at::Device device, std::optional<at::ScalarType> dtype,
-                                           F&& f, AutocastOptions options = {}) {
+                                           F&& f, const AutocastOptions& options = {}) {
   return {autocast_settings(device, dtype, options), std::forward<F>(f)};
 }
 

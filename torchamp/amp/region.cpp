@@ -7,6 +7,8 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
+#include "torchamp/amp/policy_kernels.h"
+
 namespace torchamp::amp::detail {
 namespace {
 
@@ -16,13 +18,14 @@ thread_local Region* innermost = nullptr;
 
 AutocastSettings current_state(at::DeviceType device_type) {
   return {device_type, at::autocast::get_autocast_dtype(device_type),
-          at::autocast::is_autocast_enabled(device_type),
-          at::autocast::is_autocast_cache_enabled()};
+          at::autocast::is_autocast_enabled(device_type), at::autocast::is_autocast_cache_enabled(),
+          PolicyAccess::policy(active_rules(device_type))};
 }
 
 void apply(const AutocastSettings& state) {
   at::autocast::set_autocast_enabled(state.device_type, state.enabled);
   at::autocast::set_autocast_dtype(state.device_type, state.dtype);
+  set_active_rules(state.device_type, PolicyAccess::rules(state.policy));
 }
 
 bool any_enabled(const std::vector<AutocastSettings>& states) {
@@ -94,6 +97,20 @@ void remove(Region* region) {
     at::autocast::set_autocast_cache_enabled(region->saved_cache_enabled);
   }
   delete region;
+  if (innermost == nullptr) {
+    end_cast_cache();
+  }
+}
+
+// That of the innermost enabled region for the device, if there is one.
+std::optional<AutocastPolicy> policy_around(at::DeviceType device_type) {
+  for (const Region* region = innermost; region != nullptr; region = region->below) {
+    const auto* set = state_of(region->set, device_type);
+    if (set != nullptr && set->enabled) {
+      return set->policy;
+    }
+  }
+  return std::nullopt;
 }
 
 void remove_abandoned() {
@@ -156,12 +173,18 @@ void leave_region(Region* region) {
 }
 
 AutocastSettings resolve(at::DeviceType device_type, std::optional<at::ScalarType> dtype,
-                         AutocastOptions options, const DeviceFacts& facts) {
+                         const AutocastOptions& options, const DeviceFacts& facts) {
   TORCH_CHECK(at::autocast::is_autocast_available(device_type),
               "[Autocast] User specified an unsupported autocast device_type '",
               c10::DeviceTypeName(device_type, /*lower_case=*/true),
               "'; cpu, cuda, mtia, maia, xpu, ipu, hpu, xla, mps and a private backend are "
               "accepted.");
+  TORCH_CHECK_VALUE(
+      !options.policy || !*options.policy || options.policy->device_type() == device_type,
+      "[Autocast] The policy is one for ",
+      c10::DeviceTypeName(options.policy->device_type(), /*lower_case=*/true),
+      ", but the region is for ", c10::DeviceTypeName(device_type, /*lower_case=*/true),
+      "; make it with AutocastPolicy::libtorch() or strict() of the region's device type.");
   AutocastSettings settings;
   settings.device_type = device_type;
   settings.dtype = dtype.value_or(at::autocast::get_autocast_dtype(device_type));
@@ -169,6 +192,7 @@ AutocastSettings resolve(at::DeviceType device_type, std::optional<at::ScalarTyp
   settings.cache_enabled =
       options.cache_enabled.value_or(at::autocast::is_autocast_cache_enabled());
   if (!settings.enabled) {
+    settings.policy = PolicyAccess::policy(active_rules(device_type));
     return settings;
   }
   if (device_type == at::kCUDA) {
@@ -186,6 +210,14 @@ AutocastSettings resolve(at::DeviceType device_type, std::optional<at::ScalarTyp
                " autocast, but the target dtype is not supported. Disabling autocast.\n", name,
                " Autocast only supports dtypes of torch.bfloat16, torch.float16 currently.");
     settings.enabled = false;
+  }
+  if (!settings.enabled) {
+    settings.policy = PolicyAccess::policy(active_rules(device_type));
+  } else if (options.policy.has_value()) {
+    settings.policy = *options.policy;
+  } else {
+    const auto around = policy_around(device_type);
+    settings.policy = around.has_value() ? *around : AutocastPolicy::libtorch(device_type);
   }
   return settings;
 }

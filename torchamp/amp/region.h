@@ -31,7 +31,7 @@ struct DeviceFacts {
 };
 
 TORCHAMP_API AutocastSettings resolve(at::DeviceType device_type,
-                                      std::optional<at::ScalarType> dtype, AutocastOptions options,
-                                      const DeviceFacts& facts);
+                                      std::optional<at::ScalarType> dtype,
+                                      const AutocastOptions& options, const DeviceFacts& facts);
 
 }  // namespace torchamp::amp::detail

@@ -1,0 +1,169 @@
+#include "torchamp/amp/cast_cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+
+#include <ATen/CachedTensorUtils.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace torchamp::amp::detail {
+namespace {
+
+std::atomic<uint64_t> current_epoch{0};
+
+constexpr c10::DispatchKeySet kWrapped(
+    {c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::FuncTorchBatched,
+     c10::DispatchKey::FuncTorchVmapMode, c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+     c10::DispatchKey::Functionalize, c10::DispatchKey::Python, c10::DispatchKey::Conjugate,
+     c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+
+// Whether a cast of `tensor` may be kept at all, as far as its own kind goes.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat && tensor.layout() == at::kStrided &&
+         !tensor.is_inference() && !tensor.key_set().has_any(kWrapped) && tensor.has_storage() &&
+         !at::caching::is_cached_tensor(tensor);
+}
+
+bool has_no_hooks(torch::autograd::Node& node) {
+  return node.pre_hooks().empty() && node.post_hooks().empty() && node.tensor_pre_hooks().empty() &&
+         node.retains_grad_hooks().empty();
+}
+
+// The leaf of which `view` is nothing but the transpose, so that transposing the leaf's cast is the
+// same as casting the view; undefined otherwise. Hooks on the view need the view's own history.
+at::Tensor leaf_behind_transpose(const at::Tensor& view) {
+  if (view.dim() != 2 || !view.is_view()) {
+    return {};
+  }
+  const at::Tensor base(view._base());
+  if (base.dim() != 2 || !is_plain(base) || !base.is_leaf() || base.is_view() ||
+      view.size(0) != base.size(1) || view.size(1) != base.size(0) ||
+      view.stride(0) != base.stride(1) || view.stride(1) != base.stride(0) ||
+      view.storage_offset() != base.storage_offset()) {
+    return {};
+  }
+  if (view.requires_grad() && at::GradMode::is_enabled()) {
+    const auto& node = view.grad_fn();
+    if (node == nullptr || node->num_inputs() != 1 || node->next_edges().size() != 1 ||
+        (node->name() != "TBackward0" && node->name() != "TransposeBackward0") ||
+        node->next_edge(0).function != torch::autograd::impl::grad_accumulator(base) ||
+        !has_no_hooks(*node)) {
+      return {};
+    }
+  }
+  return base;
+}
+
+}  // namespace
+
+size_t CastCache::KeyHash::operator()(const Key& key) const {
+  return std::hash<const void*>()(key.source) ^ (static_cast<size_t>(key.dtype) << 1U);
+}
+
+CastCache::Entry::Entry(const at::Tensor& tensor)
+    : source(tensor.getIntrusivePtr()),
+      storage(tensor.storage().unsafeGetStorageImpl()),
+      storage_offset(tensor.storage_offset()),
+      version(tensor.unsafeGetTensorImpl()->version_counter().current_version()) {}
+
+bool CastCache::Entry::is_current(const at::Tensor& tensor) const {
+  return version == tensor.unsafeGetTensorImpl()->version_counter().current_version() &&
+         storage == tensor.storage().unsafeGetStorageImpl() &&
+         storage_offset == tensor.storage_offset();
+}
+
+at::Tensor CastCache::cast(const at::Tensor& source, at::ScalarType dtype) {
+  if (is_plain(source)) {
+    const bool wants_history = source.requires_grad() && at::GradMode::is_enabled();
+    if (!source.is_view()) {
+      if (source.is_leaf()) {
+        return kept(source, false, wants_history, dtype);
+      }
+    } else if (const at::Tensor leaf = leaf_behind_transpose(source); leaf.defined()) {
+      return kept(leaf, true, wants_history, dtype);
+    }
+  }
+  return source.to(dtype);
+}
+
+at::Tensor CastCache::kept(const at::Tensor& owner, bool transposed, bool wants_history,
+                           at::ScalarType dtype) {
+  const uint64_t epoch = current_epoch.load(std::memory_order_acquire);
+  if (epoch != epoch_) {
+    entries_.clear();
+    young_.clear();
+    epoch_ = epoch;
+  }
+  const Key key{owner.unsafeGetTensorImpl(), dtype};
+  auto found = entries_.find(key);
+  if (found != entries_.end() && !found->second.is_current(owner)) {
+    entries_.erase(found);
+    found = entries_.end();
+  }
+  if (found == entries_.end()) {
+    drop_the_gone();
+    found = entries_.emplace(key, Entry(owner)).first;
+    if (!owner.requires_grad()) {
+      young_.push_back(key);
+    }
+  }
+  Entry& entry = found->second;
+  const auto is_intact = [](const Cast& cast) {
+    return cast.value.defined() && cast.version == cast.value._version();
+  };
+  // A cast with history serves where none is wanted, too; the other way round it would cut
+  // backward() off.
+  Cast& cast =
+      wants_history || is_intact(entry.with_history) ? entry.with_history : entry.without_history;
+  if (!is_intact(cast)) {
+    // Inference tensors cannot be saved for backward(), and a later op may want to.
+    const c10::InferenceMode normal_tensors(false);
+    const at::AutoGradMode history(wants_history);
+    cast = {owner.to(dtype), {}, 0};
+    cast.version = cast.value._version();
+  }
+  if (!transposed) {
+    return cast.value;
+  }
+  if (!cast.transposed.defined()) {
+    const c10::InferenceMode normal_tensors(false);
+    const at::AutoGradMode history(cast.value.requires_grad());
+    cast.transposed = cast.value.t();
+  }
+  return cast.transposed;
+}
+
+// Looks at a few only, so that a cast costs the same however many frozen weights there are: the
+// newest, where the inputs of the last ops are, and the next ones of the others.
+void CastCache::drop_the_gone() {
+  constexpr size_t kLooks = 8;
+  for (size_t look = 0; look < 2 * kLooks && !young_.empty(); ++look) {
+    const size_t newest = young_.size() - 1 - std::min(look, young_.size() - 1);
+    const size_t at = look < kLooks ? newest : ++cursor_ % young_.size();
+    const auto found = entries_.find(young_[at]);
+    if (found != entries_.end() && !found->second.source.expired()) {
+      continue;
+    }
+    if (found != entries_.end()) {
+      entries_.erase(found);
+    }
+    young_[at] = young_.back();
+    young_.pop_back();
+  }
+}
+
+size_t CastCache::size() const {
+  size_t count = 0;
+  for (const auto& [key, entry] : entries_) {
+    count += (entry.with_history.value.defined() ? 1 : 0) +
+             (entry.without_history.value.defined() ? 1 : 0);
+  }
+  return count;
+}
+
+void forget_in_all_threads() { current_epoch.fetch_add(1, std::memory_order_acq_rel); }
+
+}  // namespace torchamp::amp::detail
