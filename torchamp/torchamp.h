@@ -2,8 +2,10 @@
 // The umbrella: every public header of TorchAmp. Includes only, and the names that users meet most.
 
 #include "torchamp/amp/autocast.h"
+#include "torchamp/amp/autocast_policy.h"
 #include "torchamp/amp/buffer_guard.h"
 #include "torchamp/amp/grad_scaler.h"
+#include "torchamp/amp/op_rule.h"
 #include "torchamp/amp/step_outcome.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/state_dict.h"
