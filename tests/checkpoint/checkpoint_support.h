@@ -1,54 +1,22 @@
 #pragma once
-// What the checkpoint tests share: a folder that goes away, and bit-for-bit equality of values.
+// What the checkpoint tests share: bit-for-bit equality of values, files in memory, and the little
+// training of tests/golden/checkpoint/make_checkpoints.py.
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <torch/torch.h>
 
+#include "support/temporary_folder.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torchamp {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchamp_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
 
 // A file that lies in memory alone, for tests that rewrite it many thousand times.
 class MemoryFile {
@@ -74,6 +42,20 @@ class MemoryFile {
 
 // A file of tests/golden.
 inline std::string golden(const std::string& name) { return TORCHAMP_GOLDEN_DIR "/" + name; }
+
+// Linear(3, 2) and BatchNorm1d(2), as that script has them.
+inline torch::nn::Sequential model() {
+  return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
+}
+
+// Every parameter's gradient at this step: -2, -1, 0, 1, 2, -2, ... times (step + 1) / 8.
+inline void set_gradients(torch::nn::Sequential& net, int step) {
+  for (at::Tensor& parameter : net->parameters()) {
+    const at::Tensor values = torch::arange(parameter.numel()).remainder(5) - 2;
+    parameter.mutable_grad() =
+        (values * ((step + 1) / 8.0)).reshape(parameter.sizes()).to(at::kFloat);
+  }
+}
 
 // Same dtype, shape and bits; NaN equals itself.
 inline bool same(const at::Tensor& a, const at::Tensor& b) {

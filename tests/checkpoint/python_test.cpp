@@ -64,17 +64,9 @@ StateDict tensors() {
   return dict;
 }
 
-torch::nn::Sequential model() {
-  return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
-}
-
 void train(torch::nn::Sequential& net, torch::optim::Optimizer& optimizer, int first, int last) {
   for (int step = first; step < last; ++step) {
-    for (at::Tensor& parameter : net->parameters()) {
-      const at::Tensor gradient = torch::arange(parameter.numel()).remainder(5) - 2;
-      parameter.mutable_grad() =
-          (gradient * ((step + 1) / 8.0)).reshape(parameter.sizes()).to(at::kFloat);
-    }
+    set_gradients(net, step);
     optimizer.step();
   }
 }

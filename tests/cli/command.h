@@ -4,8 +4,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <sstream>
 #include <stdexcept>
@@ -15,14 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace torchamp::cli::test {
+#include "support/temporary_folder.h"
 
-inline std::string read_text(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
+namespace torchamp::cli::test {
 
 inline std::vector<std::string> lines(const std::string& text) {
   std::vector<std::string> all;
@@ -38,31 +31,17 @@ struct Result {
 };
 
 /// A folder in which commands run; goes away with the test.
-class Folder {
+class Folder : public TemporaryFolder {
  public:
-  Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / ("torchamp_cli_" + std::string(6, 'X'))).string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
   /// Starts `torchamp arguments...` here; stdout goes to `stdout_path`, or to a file that finish()
   /// reads.
   pid_t start(const std::vector<std::string>& arguments, const std::string& stdout_path = "") {
-    const std::string out = stdout_path.empty() ? (path_ / "stdout.txt").string() : stdout_path;
-    const std::string err = (path_ / "stderr.txt").string();
+    const std::string out = stdout_path.empty() ? (*this / "stdout.txt").string() : stdout_path;
+    const std::string err = (*this / "stderr.txt").string();
     const pid_t child = fork();
     if (child < 0) throw std::runtime_error("fork failed");
     if (child > 0) return child;
-    if (chdir(path_.c_str()) != 0 || !std::freopen(out.c_str(), "w", stdout) ||
+    if (chdir(path().c_str()) != 0 || !std::freopen(out.c_str(), "w", stdout) ||
         !std::freopen(err.c_str(), "w", stderr)) {
       _exit(126);
     }
@@ -79,17 +58,14 @@ class Folder {
     waitpid(child, &status, 0);
     Result result;
     result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    result.out = read_text(path_ / "stdout.txt");
-    result.err = read_text(path_ / "stderr.txt");
+    result.out = read_file(*this / "stdout.txt");
+    result.err = read_file(*this / "stderr.txt");
     return result;
   }
 
   Result run(const std::vector<std::string>& arguments, const std::string& stdout_path = "") {
     return finish(start(arguments, stdout_path));
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// "a b  c" as {"a", "b", "c"}.

@@ -118,11 +118,11 @@ TEST(TrainCommand, WritesARowAStepAndAnObjectAnEpoch) {
   const Result result =
       folder.run(words(kSmall + "64 --epochs 2 --precision fp16 --csv a.csv --json a.json"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::vector<std::string> rows = lines(read_text(folder / "a.csv"));
+  const std::vector<std::string> rows = lines(read_file(folder / "a.csv"));
   ASSERT_EQ(rows.size(), 17U);
   EXPECT_EQ(rows[0], "epoch,step,loss,lr,scale,grad_norm,skipped,examples_per_s");
   EXPECT_THAT(rows[16], ::testing::StartsWith("2,16,"));
-  const std::vector<std::string> epochs = lines(read_text(folder / "a.json"));
+  const std::vector<std::string> epochs = lines(read_file(folder / "a.json"));
   ASSERT_EQ(epochs.size(), 2U);
   const auto last = nlohmann::json::parse(epochs[1]);
   for (const char* key : {"epoch", "train_loss", "val_loss", "val_accuracy", "examples_per_s",
@@ -144,9 +144,9 @@ TEST(TrainCommand, EpochsTwiceOneEqualOneRunOfTwo) {
   const Result result =
       folder.run(words("train --resume --checkpoint b.pt --epochs 2 --csv b.csv --json b.json"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(without_times(read_text(folder / "a.csv")), without_times(read_text(folder / "b.csv")));
+  EXPECT_EQ(without_times(read_file(folder / "a.csv")), without_times(read_file(folder / "b.csv")));
   EXPECT_TRUE(is_same_run(folder / "a.pt", folder / "b.pt"));
-  EXPECT_EQ(lines(read_text(folder / "b.json")).size(), 2U);
+  EXPECT_EQ(lines(read_file(folder / "b.json")).size(), 2U);
 }
 
 class TrainCommandSignal : public ::testing::TestWithParam<int> {};
@@ -160,15 +160,15 @@ TEST_P(TrainCommandSignal, EndsInGoodOrderAndResumesExactly) {
                           "--warmup-steps 10 --log-every 1000 ";
   ASSERT_EQ(folder.run(words(run + "--csv a.csv --checkpoint a.pt")).exit_code, 0);
   const pid_t child = folder.start(words(run + "--csv b.csv --checkpoint b.pt"));
-  ASSERT_TRUE(wait_for([&] { return lines(read_text(folder / "b.csv")).size() > 30; }));
+  ASSERT_TRUE(wait_for([&] { return lines(read_file(folder / "b.csv")).size() > 30; }));
   kill(child, signal);
   const Result stopped = folder.finish(child);
   EXPECT_EQ(stopped.exit_code, 128 + signal) << stopped.err;
   EXPECT_THAT(stopped.err, HasSubstr("the checkpoint is 'b.pt', --resume goes on from it."));
-  EXPECT_LT(lines(read_text(folder / "b.csv")).size(), 801U);
+  EXPECT_LT(lines(read_file(folder / "b.csv")).size(), 801U);
   const Result resumed = folder.run(words(run + "--csv b.csv --checkpoint b.pt --resume"));
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_EQ(without_times(read_text(folder / "a.csv")), without_times(read_text(folder / "b.csv")));
+  EXPECT_EQ(without_times(read_file(folder / "a.csv")), without_times(read_file(folder / "b.csv")));
   EXPECT_TRUE(is_same_run(folder / "a.pt", folder / "b.pt"));
 }
 
@@ -181,7 +181,7 @@ TEST(TrainCommand, SignalWithoutCheckpointSaysThatNothingWasWritten) {
   Folder folder;
   const pid_t child =
       folder.start(words(kSmall + "64 --epochs 1000000 --csv a.csv --log-every 1000"));
-  ASSERT_TRUE(wait_for([&] { return lines(read_text(folder / "a.csv")).size() > 5; }));
+  ASSERT_TRUE(wait_for([&] { return lines(read_file(folder / "a.csv")).size() > 5; }));
   kill(child, SIGTERM);
   const Result result = folder.finish(child);
   EXPECT_EQ(result.exit_code, 143);
@@ -193,13 +193,13 @@ TEST(TrainCommand, SignalWithoutCheckpointSaysThatNothingWasWritten) {
 TEST(TrainCommand, CheckpointOfAnotherModelIsRefusedAndKept) {
   Folder folder;
   ASSERT_EQ(folder.run(words(kSmall + "64 --checkpoint a.pt")).exit_code, 0);
-  const std::string before = read_text(folder / "a.pt");
+  const std::string before = read_file(folder / "a.pt");
   for (const std::string& other :
        {std::string("--model cnn"), std::string("--hidden 17"), std::string("--optimizer sgd")}) {
     const Result result = folder.run(words("train --resume --checkpoint a.pt --epochs 2 " + other));
     EXPECT_EQ(result.exit_code, 1) << other;
     EXPECT_EQ(lines(result.err).size(), 1U) << result.err;
-    EXPECT_EQ(read_text(folder / "a.pt"), before);
+    EXPECT_EQ(read_file(folder / "a.pt"), before);
   }
 }
 

@@ -21,19 +21,7 @@ using base::StateDict;
 using base::Tuple;
 using base::Value;
 
-// The model, gradients and optimizers of tests/golden/checkpoint/make_checkpoints.py.
-torch::nn::Sequential model() {
-  return torch::nn::Sequential(torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2));
-}
-
-void set_gradients(torch::nn::Sequential& net, int step) {
-  for (at::Tensor& parameter : net->parameters()) {
-    const at::Tensor values = torch::arange(parameter.numel()).remainder(5) - 2;
-    parameter.mutable_grad() =
-        (values * ((step + 1) / 8.0)).reshape(parameter.sizes()).to(at::kFloat);
-  }
-}
-
+// The optimizers of tests/golden/checkpoint/make_checkpoints.py.
 torch::optim::AdamW adamw(torch::nn::Sequential& net) {
   return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.125));
 }

@@ -67,7 +67,7 @@ TEST(Metrics, NumbersReadBackAsTheSameDouble) {
 }
 
 TEST(MetricsFile, ContinuesAfterTheStepOfTheCheckpoint) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   {
     MetricsFile file = MetricsFile::csv(folder / "a.csv");
     for (int64_t step = 1; step <= 5; ++step) file.write(to_csv(step_metrics(step)));
@@ -76,23 +76,23 @@ TEST(MetricsFile, ContinuesAfterTheStepOfTheCheckpoint) {
   MetricsFile::csv(folder / "a.csv", 3).write(to_csv(step_metrics(4)));
   std::string expected = csv_header() + "\n";
   for (int64_t step = 1; step <= 4; ++step) expected += to_csv(step_metrics(step)) + "\n";
-  EXPECT_EQ(toy::read_text(folder / "a.csv"), expected);
+  EXPECT_EQ(read_file(folder / "a.csv"), expected);
 
   {
     MetricsFile file = MetricsFile::json_lines(folder / "a.json");
     for (int64_t epoch = 1; epoch <= 3; ++epoch) file.write(to_json(epoch_metrics(epoch)));
   }
   MetricsFile::json_lines(folder / "a.json", 1).write(to_json(epoch_metrics(2)));
-  EXPECT_EQ(toy::read_text(folder / "a.json"),
+  EXPECT_EQ(read_file(folder / "a.json"),
             to_json(epoch_metrics(1)) + "\n" + to_json(epoch_metrics(2)) + "\n");
 }
 
 TEST(MetricsFile, OtherFileIsNotContinued) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "notes.csv") << "name,value\n";
   EXPECT_THAT(toy::message_of<base::UsageError>([&] { MetricsFile::csv(folder / "notes.csv", 3); }),
               HasSubstr("holds the line 'name,value'"));
-  EXPECT_EQ(toy::read_text(folder / "notes.csv"), "name,value\n");
+  EXPECT_EQ(read_file(folder / "notes.csv"), "name,value\n");
 }
 
 TEST(MetricsFile, FullDiskAndMissingRightsAreTold) {

@@ -101,7 +101,7 @@ TEST_P(Resume, GivesTheBitsOfARunThatNeverStopped) {
     trainer.run();
     keep_tensors(straight, trainer);
   }
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   config.checkpoint = folder / "last.pt";
   Record resumed;
   {

@@ -2,16 +2,12 @@
 // A data set and a network that train in milliseconds, for the tests of the Trainer.
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
-
-#include <unistd.h>
 
 #include <torch/torch.h>
 
+#include "support/temporary_folder.h"
 #include "torchamp/train/data/dataset.h"
 #include "torchamp/train/trainer.h"
 
@@ -93,34 +89,6 @@ inline TrainerParts parts(const Net& net, DatasetPair pair) {
 inline Net make_net(uint64_t seed) {
   torch::manual_seed(seed);
   return Net();
-}
-
-/// A folder that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / ("torchamp_train_" + std::string(6, 'X')))
-            .string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
-
-inline std::string read_text(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 /// What `f` throws as an `Error`, or a text that no test expects.

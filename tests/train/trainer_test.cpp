@@ -203,7 +203,7 @@ TEST(Trainer, ScalesInFp16AloneAndWarnsOfFp16Without) {
 }
 
 TEST(Trainer, NanLossEndsTheRunAndLeavesTheGoodCheckpoint) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   TrainerConfig config = small_config();
   config.epochs = 2;
   config.checkpoint = folder / "last.pt";
@@ -213,14 +213,14 @@ TEST(Trainer, NanLossEndsTheRunAndLeavesTheGoodCheckpoint) {
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepMetrics& metrics) {
     if (metrics.step == 5) weights = {net->fc1->weight.detach().clone()};
-    if (metrics.epoch == 2 && good.empty()) good = toy::read_text(config.checkpoint);
+    if (metrics.epoch == 2 && good.empty()) good = read_file(config.checkpoint);
   };
   Trainer trainer(config, with_overflow_at(net, toy::data(32), {5}), callbacks);
   const std::string text = toy::message_of<base::DivergedError>([&] { trainer.run(); });
   EXPECT_THAT(text, HasSubstr("Step 6 (epoch 2) has loss nan"));
   EXPECT_THAT(text, HasSubstr("Try a lower --lr"));
   EXPECT_FALSE(good.empty());
-  EXPECT_EQ(toy::read_text(config.checkpoint), good);
+  EXPECT_EQ(read_file(config.checkpoint), good);
   EXPECT_TRUE(torch::equal(net->fc1->weight, weights.at(0)));  // the step was not taken
 }
 
@@ -236,7 +236,7 @@ TEST(Trainer, RunOfSkippedStepsEndsTheRun) {
 }
 
 TEST(Trainer, WeightsThatAreNotFiniteReplaceNoCheckpoint) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   TrainerConfig config = small_config();
   config.checkpoint = folder / "last.pt";
   const toy::Net net = toy::make_net(3);
@@ -252,7 +252,7 @@ TEST(Trainer, WeightsThatAreNotFiniteReplaceNoCheckpoint) {
 }
 
 TEST(Trainer, StopBeforeTheFirstStepReplacesNoCheckpoint) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   TrainerConfig config = small_config();
   config.checkpoint = folder / "last.pt";
   TrainerCallbacks callbacks;
@@ -264,7 +264,7 @@ TEST(Trainer, StopBeforeTheFirstStepReplacesNoCheckpoint) {
   EXPECT_THAT(run(), HasSubstr("--resume goes on from it"));  // no file yet: one is written
   std::ofstream(config.checkpoint) << "an earlier run's";
   EXPECT_THAT(run(), HasSubstr("no step was taken"));
-  EXPECT_EQ(toy::read_text(config.checkpoint), "an earlier run's");
+  EXPECT_EQ(read_file(config.checkpoint), "an earlier run's");
 }
 
 TEST(Trainer, ValidationChangesNothingOfTheTraining) {
@@ -297,7 +297,7 @@ TEST(Trainer, StepsEndTheRunInTheMiddleOfAnEpoch) {
 }
 
 TEST(Trainer, CheckpointHasTheKeysThatPythonUsersKnow) {
-  const toy::Folder folder;
+  const TemporaryFolder folder;
   TrainerConfig config = small_config();
   config.precision = Precision::kFp16;
   config.epochs = 2;

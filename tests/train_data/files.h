@@ -8,40 +8,28 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <zlib.h>
 
+#include "support/temporary_folder.h"
 #include "torchamp/base/error.h"
 
 namespace torchamp::train::testing {
 
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "torchamp-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  std::string path() const { return path_.string(); }
-  std::string path(const std::string& file) const { return (path_ / file).string(); }
+  std::string path() const { return folder_.path().string(); }
+  std::string path(const std::string& file) const { return (folder_ / file).string(); }
   void write(const std::string& file, const std::string& bytes) const {
-    std::filesystem::create_directories((path_ / file).parent_path());
-    std::ofstream out(path_ / file, std::ios::binary);
+    std::filesystem::create_directories((folder_ / file).parent_path());
+    std::ofstream out(folder_ / file, std::ios::binary);
     out << bytes;
     out.close();
     ASSERT_TRUE(out.good());
   }
-  void remove(const std::string& file) const { std::filesystem::remove(path_ / file); }
+  void remove(const std::string& file) const { std::filesystem::remove(folder_ / file); }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
 inline std::string gzip(const std::string& bytes) {
