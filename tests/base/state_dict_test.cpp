@@ -1,5 +1,8 @@
 #include "torchamp/base/state_dict.h"
 
+#include <type_traits>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
@@ -51,6 +54,23 @@ TEST(StateDict, StaysRightWhenItGrowsShrinksAndIsCopied) {
   EXPECT_EQ(to_string(copy.entries().back().key), "'39'");
   const StateDict moved = std::move(copy);
   EXPECT_EQ(moved.at("39").to_int(), 39);
+}
+
+TEST(StateDict, EntriesOfATemporaryOutliveIt) {
+  const auto make = [] {
+    StateDict dict;
+    for (int64_t i = 0; i < 40; ++i) dict.set(i, std::string(100, static_cast<char>('a' + i % 26)));
+    return dict;
+  };
+  static_assert(!std::is_reference_v<decltype(make().entries())>);
+  static_assert(std::is_reference_v<decltype(std::declval<const StateDict&>().entries())>);
+  int64_t count = 0;
+  for (const auto& [key, value] : make().entries()) {
+    EXPECT_EQ(std::get<int64_t>(key), count);
+    EXPECT_EQ(value.to_string(), std::string(100, static_cast<char>('a' + count % 26)));
+    ++count;
+  }
+  EXPECT_EQ(count, 40);
 }
 
 TEST(StateDict, ShowsKeysOnOneLine) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <utility>
 
 #include <ATen/ops/item.h>
 
@@ -92,6 +93,11 @@ const Value& StateDict::at(const Key& key) const {
   throw CheckpointError("[state_dict] " + to_string(key) +
                         " is missing; there is: " + (present.empty() ? "nothing" : present) +
                         ". Was it saved by another program or version?");
+}
+
+std::vector<StateDict::Entry> StateDict::entries() && {
+  index_.reset();
+  return std::exchange(entries_, {});
 }
 
 size_t StateDict::size() const { return entries_.size(); }

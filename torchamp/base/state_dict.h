@@ -60,7 +60,9 @@ class TORCHAMP_API StateDict {
 
   size_t size() const;
   bool empty() const { return size() == 0; }
-  const std::vector<Entry>& entries() const { return entries_; }
+  const std::vector<Entry>& entries() const& { return entries_; }
+  /// Of a temporary the entries themselves, so that a loop over load(path).entries() is right.
+  std::vector<Entry> entries() &&;
 
  private:
   struct Index;
