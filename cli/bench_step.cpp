@@ -2,6 +2,7 @@
 
 #include "torchamp/amp/autocast.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/train/memory_layout.h"
 
 namespace torchamp::cli {
 namespace {
@@ -43,14 +44,7 @@ StepRunner::StepRunner(const StepSettings& settings, train::Precision precision)
   torch::manual_seed(settings.seed);
   model_ = models::make_model(settings.model);
   model_->to(settings.device);
-  if (settings.channels_last) {
-    const torch::NoGradGuard no_grad;
-    for (torch::Tensor& parameter : model_->parameters()) {
-      if (parameter.dim() == 4) {
-        parameter.set_data(parameter.contiguous(torch::MemoryFormat::ChannelsLast));
-      }
-    }
-  }
+  if (settings.channels_last) train::to_channels_last(*model_);
   model_->train();
   parameters_ = model_->parameters();
   optimizer_ = make_optimizer(settings.optimizer, parameters_);

@@ -7,7 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
@@ -18,6 +17,7 @@
 #include "torchamp/optim/lr_schedule.h"
 #include "torchamp/train/data/loader.h"
 #include "torchamp/train/evaluate.h"
+#include "torchamp/train/memory_layout.h"
 #include "torchamp/train/rng_state.h"
 #include "torchamp/train/run_checkpoint.h"
 #include "torchamp/train/run_state.h"
@@ -74,15 +74,6 @@ amp::GradScaler make_scaler(const TrainerConfig& config) {
   options.enabled = config.uses_scaler();
   options.warn_after_skips = 0;  // max_skipped_in_a_row ends the run instead
   return amp::GradScaler(options);
-}
-
-void to_channels_last(torch::nn::Module& module) {
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : module.parameters()) {
-    if (parameter.dim() == 4) {
-      parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
-    }
-  }
 }
 
 bool has_images(const torch::nn::Module& module) {
