@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes op_table_<version>.json: what every op of the running LibTorch's autocast lists does in every kind of region.
 
-  python make_op_table.py FOLDER       takes a few seconds; tests/amp/op_table_test.cpp runs the same calls
+  python make_op_table.py FOLDER       takes a few seconds; tests/parity/op_table_test.cpp runs the same calls
 
 Rows: every op that is registered on AutocastCPU or AutocastCUDA and runs on a CPU, and some on neither list (op_recipes.py;
 an op without a recipe is an error). Cells of a row, joined by blanks: for each region dtype (bfloat16, float16), each

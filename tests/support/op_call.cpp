@@ -132,7 +132,7 @@ class Builder {
   uint64_t count_ = 0;
 };
 
-// Names of dimensions travel qualified.
+// Names of dimensions, which travel qualified; tensors stay as they are.
 json qualified(const json& value) {
   if (value.is_array()) {
     json list = json::array();
@@ -141,7 +141,8 @@ json qualified(const json& value) {
     }
     return list;
   }
-  return value.is_string() ? json("dimname::" + value.get<std::string>()) : value;
+  const bool is_name = value.is_string() && value.get<std::string>().front() != '@';
+  return is_name ? json("dimname::" + value.get<std::string>()) : value;
 }
 
 }  // namespace
@@ -165,6 +166,9 @@ OpArguments op_arguments(const c10::OperatorHandle& op, const json& recipe,
     named = positional.back();
     positional.erase(positional.size() - 1);
   }
+  const std::string& overload = op.operator_name().overload_name;
+  const bool takes_names =
+      overload.find("imname") != std::string::npos || overload.rfind("names_", 0) == 0;
   Builder builder(dtypes, device);
   OpArguments result;
   size_t next = 0;
@@ -178,7 +182,7 @@ OpArguments op_arguments(const c10::OperatorHandle& op, const json& recipe,
       continue;
     }
     json value = is_named ? named[argument.name()] : positional[next++];
-    if (argument.real_type()->repr_str().find("Dimname") != std::string::npos) {
+    if (takes_names) {
       value = qualified(value);
     }
     result.stack.push_back(builder.build(value, *argument.type()));
