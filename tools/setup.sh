@@ -86,7 +86,13 @@ configure_and_build() {
   grep -E 'LibTorch|passed over' "$folder.configure.log" || true
   say "Building $folder with $(num_jobs) jobs"
   advise "The compiler's message stands above. If it was killed, memory was short: run ninja -j1 -C $folder, then this command again."
-  NINJA_STATUS="[%f/%t %es] " ninja -C "$folder" -j "$(num_jobs)"
+  local status=0
+  NINJA_STATUS="[%f/%t %es] " ninja -C "$folder" -j "$(num_jobs)" || status=$?
+  case $status in
+    0) ;;
+    2 | 130) on_interrupt 130 ;;  # how ninja says that it was interrupted; a failure is 1
+    *) return "$status" ;;
+  esac
 }
 
 mkdir -p build

@@ -7,6 +7,7 @@
 #include <ATen/CachedTensorUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace torchamp::amp::detail {
