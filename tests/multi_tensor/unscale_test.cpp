@@ -2,12 +2,15 @@
 
 #include "torchamp/multi_tensor/unscale.h"
 
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include <torch/torch.h>
 
+#include "torchamp/multi_tensor/scaled_marks.h"
 #include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::test {
@@ -138,6 +141,65 @@ TEST(Unscale, ChecksAllBeforeItChangesOne) {
   bad(torch::ones({1}).expand({4}), "has elements that share memory");
   bad(torch::ones({2, 2}).to_mkldnn(), "has layout Mkldnn");
   bad(torch::conj(torch::ones({2}, at::kComplexFloat)), "carries a pending conjugate");
+}
+
+TEST(Unscale, FactorOneLeavesEveryBit) {
+  // A NaN's payload, a negative zero, the smallest and the largest number, the smallest normal one.
+  const std::vector<int32_t> bits = {0x7fc01234, INT32_MIN, 1, 0x7f7fffff, 0x00800000};
+  const auto x = torch::tensor(bits, at::kInt).view(at::kFloat);
+  NonFiniteFlags flags;
+  multi_tensor::unscale_({x}, torch::ones({}), flags);
+  multi_tensor::check_finite({x}, flags);
+  EXPECT_TRUE(x.view(at::kInt).equal(torch::tensor(bits, at::kInt)));
+  EXPECT_TRUE(found(flags));
+}
+
+TEST(NonFiniteFlags, SumIsATensorOfItsOwn) {
+  for (const int devices : {1, 2}) {
+    NonFiniteFlags flags;
+    flags.on(at::kCPU);
+    if (devices == 2) {
+      flags.on(at::Device(at::kMeta));
+    }
+    const auto sum = devices == 1 ? flags.sum(at::kCPU) : flags.sum(at::kMeta);
+    EXPECT_FALSE(sum.is_alias_of(flags.on(at::kCPU)));
+    sum.add_(1);
+    EXPECT_EQ(flags.on(at::kCPU).item<float>(), 0.0F);
+  }
+}
+
+TEST(ScaledMarks, AreReportedOnceAndForgottenWithTheOwnerAndTheParameter) {
+  const auto with_gradient = [] {
+    auto p = torch::zeros({1}).requires_grad_();
+    p.mutable_grad() = torch::ones({1});
+    return p;
+  };
+  const auto report = [](const at::Tensor& p) {
+    return multi_tensor::report_scale_left_in({at::Tensor(), p}).value_or(0.0);
+  };
+  const auto p = with_gradient();
+  const auto q = with_gradient();
+  EXPECT_EQ(report(p), 0.0);
+  auto first = multi_tensor::ScaledMarks::make();
+  auto second = multi_tensor::ScaledMarks::make();
+  first->add({p}, torch::full({}, 8.0F));
+  second->add({p, q}, torch::full({}, 4.0F));
+  second->remove({p});
+  EXPECT_EQ(report(p), 8.0);
+  EXPECT_EQ(report(p), 0.0);
+  EXPECT_TRUE(first->has(p));  // and is still marked
+  EXPECT_FALSE(second->has(p));
+  q.mutable_grad() = at::Tensor();
+  EXPECT_EQ(report(q), 0.0);  // no gradient, nothing in it
+  q.mutable_grad() = torch::ones({1});
+  second->add({q}, torch::ones({}));
+  EXPECT_EQ(report(q), 0.0);  // a factor of 1 is none
+  second->add({p, q}, torch::full({}, 2.0F));
+  second->clear();
+  EXPECT_EQ(report(q), 0.0);
+  second->add({q}, torch::full({}, 2.0F));
+  second.reset();
+  EXPECT_EQ(report(q), 0.0);
 }
 
 TEST(AnyNan, TellsNanFromInf) {
