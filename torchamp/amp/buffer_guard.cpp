@@ -32,4 +32,11 @@ void BufferSnapshot::restore() {
   }
 }
 
+StepOutcome BufferGuard::follow(StepOutcome outcome) {
+  if (outcome.skipped()) {
+    snapshot_.restore();
+  }
+  return outcome;
+}
+
 }  // namespace torchamp::amp

@@ -1,4 +1,5 @@
-// The iteration: scale, unscale_, step, update. State and settings are in grad_scaler_state.cpp.
+// The iteration: scale, unscale_, step, update. State and settings are in grad_scaler_state.cpp,
+// warnings in grad_scaler_warnings.cpp.
 
 #include "torchamp/amp/grad_scaler.h"
 
@@ -7,12 +8,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/util/Exception.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/optimizer_state.h"
 #include "torchamp/amp/scale_state.h"
+#include "torchamp/amp/scaled_backward.h"
 #include "torchamp/amp/scaler_rules.h"
+#include "torchamp/amp/step_history.h"
+#include "torchamp/multi_tensor/scaled_marks.h"
 #include "torchamp/multi_tensor/unscale.h"
 
 namespace torchamp::amp {
@@ -59,7 +64,13 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(options) {
     const std::string wrong = detail::wrong_options(options_);
     TORCH_CHECK_VALUE(wrong.empty(), "[GradScaler] ", wrong);
   }
+  if (!options_.dynamic) {
+    options_.growth_factor = 1.0;
+    options_.backoff_factor = 1.0;
+  }
   min_scale_ = detail::floor_for(options_, options_.init_scale);
+  marks_ = multi_tensor::ScaledMarks::make();
+  history_ = std::make_unique<detail::StepHistory>(std::max<int64_t>(options_.skip_history, 0));
   scale_ = std::make_unique<detail::ScaleState>(options_.init_scale);
 }
 
@@ -69,6 +80,10 @@ GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 
 at::Tensor GradScaler::scale(const at::Tensor& outputs) {
   if (!options_.enabled) {
+    if (!watched_disabled_ && outputs.defined() && outputs.requires_grad()) {
+      watched_disabled_ = true;
+      detail::warn_of_float16_in_backward(outputs);
+    }
     return outputs;
   }
   TORCH_CHECK_VALUE(outputs.defined(),
@@ -80,13 +95,18 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) {
   ++scale_calls_;
   const at::Tensor factor = scale_->scale_on(outputs.device());
   // A 0-dim half is promoted by the product itself; one with dimensions would overflow at 65504.
+  at::Tensor scaled;
   if (outputs.scalar_type() == at::kHalf) {
-    return outputs.to(at::kFloat).mul(factor);
+    scaled = outputs.to(at::kFloat).mul(factor);
+  } else if (outputs.scalar_type() == at::kComplexHalf) {
+    scaled = outputs.to(at::kComplexFloat).mul(factor);
+  } else {
+    scaled = outputs.mul(factor);
   }
-  if (outputs.scalar_type() == at::kComplexHalf) {
-    return outputs.to(at::kComplexFloat).mul(factor);
+  if (scale_->known() != 1.0) {
+    detail::mark_in_backward(scaled, marks_, factor);
   }
-  return outputs.mul(factor);
+  return scaled;
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
@@ -110,15 +130,19 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
                              std::function<at::Tensor()> closure) {
   if (!options_.enabled) {
     const WeightsChange change;
-    at::Tensor loss = optimizer.step(std::move(closure));
-    ++applied_steps_;
-    return StepOutcome::make_applied(std::move(loss));
+    const StepOutcome outcome = StepOutcome::make_applied(optimizer.step(std::move(closure)));
+    history_->note(outcome, {});
+    return outcome;
   }
   TORCH_CHECK(
       !closure,
       "[step] Closure use is not currently supported if GradScaler is enabled: the closure's "
       "gradients would be applied while still scaled. Nothing has been run; call step() "
       "without one, or make the scaler with enabled = false.");
+  TORCH_CHECK(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr,
+              "[step] LBFGS needs a closure. Closure use is not currently supported if GradScaler "
+              "is enabled: its gradients would be used while still scaled. Nothing has been run; "
+              "use AdamW, Adam, SGD or the like, or make the scaler with enabled = false.");
   require_scale("step", &optimizer);
   detail::OptimizerState& state = state_of(optimizer);
   TORCH_CHECK(state.stage != Stage::kStepped,
@@ -137,31 +161,27 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
               "such an iteration.");
   state.stage = Stage::kUnscaled;
 
-  // The one wait of a step.
   const at::Device where = state.found.on_host() ? at::Device(at::kCPU) : scale_->device();
-  const bool bad = state.found.sum(where).item<float>() != 0.0F;
-  scale_->tighten_lower_bound();
-
-  if (bad) {
-    if (!state.has_nan.defined()) {
-      state.has_nan = multi_tensor::any_nan(
-          detail::values_of(detail::gradients_of(optimizer, "step")), scale_->device());
+  StepOutcome outcome = StepOutcome::make_pending(state.found.sum(where));
+  if (outcome.skipped()) {  // the one wait of a step
+    scale_->tighten_lower_bound();
+    outcome.set_has_nan(
+        state.has_nan.defined()
+            ? state.has_nan
+            : multi_tensor::any_nan(detail::values_of(detail::gradients_of(optimizer, "step")),
+                                    scale_->device()));
+    state.stage = Stage::kStepped;
+  } else {
+    {
+      const WeightsChange change;
+      outcome.set_loss(optimizer.step());
     }
     state.stage = Stage::kStepped;
-    state.skipped = true;
-    ++skipped_steps_;
-    return StepOutcome::make_skipped(state.has_nan);
+    state.is_known_good = true;
+    state.note_stepped();
   }
-  at::Tensor loss;
-  {
-    const WeightsChange change;
-    loss = optimizer.step();
-  }
-  state.stage = Stage::kStepped;
-  state.skipped = false;
-  state.note_stepped();
-  ++applied_steps_;
-  return StepOutcome::make_applied(std::move(loss));
+  history_->note(outcome, scale_->scale_on(scale_->device()));
+  return outcome;
 }
 
 void GradScaler::update() {
@@ -170,16 +190,18 @@ void GradScaler::update() {
   }
   require_scale("update", nullptr);
   at::Tensor found;
+  bool is_known_good = true;
   for (const auto& state : optimizers_) {
     if (!state->found.empty()) {
       found = defined_sum(found, state->found.sum(scale_->device()));
+      is_known_good &= state->is_known_good;
     }
   }
   TORCH_CHECK(
       found.defined(),
       "[update] No inf checks were recorded prior to update. Call step() or unscale_() with "
       "an optimizer that has gradients first, and update() once an iteration.");
-  scale_->update(found, options_, min_scale_);
+  scale_->update(found, options_, min_scale_, !is_known_good);
   finish_iteration();
 }
 
@@ -239,6 +261,8 @@ void GradScaler::unscale_gradients(detail::OptimizerState& state,
     return;
   }
   warn_if_gradients_are_older_than_scale();
+  warn_if_listed_twice(gradients);
+  warn_if_bfloat16(gradients);
   std::vector<at::Tensor> scaled;
   std::vector<at::Tensor> unscaled;
   for (const auto& gradient : gradients) {
@@ -246,11 +270,9 @@ void GradScaler::unscale_gradients(detail::OptimizerState& state,
   }
   multi_tensor::unscale_(scaled, scale_->inverse(), state.found, scale_->may_be_below_one());
   multi_tensor::check_finite(unscaled, state.found);
-  for (const auto& gradient : gradients) {
-    state.note_unscaled(gradient);
-  }
+  note_unscaled(state, gradients);
   state.unscaled_at = scale_calls_;
-  if (state.found.on_host() && state.found.sum(at::kCPU).item<float>() != 0.0F) {
+  if (state.found.on_host() && *state.found.sum(at::kCPU).const_data_ptr<float>() != 0.0F) {
     state.has_nan = multi_tensor::any_nan(detail::values_of(gradients), at::kCPU);
   }
 }
@@ -261,14 +283,41 @@ void GradScaler::recheck_gradients(detail::OptimizerState& state,
   std::vector<at::Tensor> known;
   const auto gradients = detail::gradients_of(optimizer, "step");
   for (const auto& gradient : gradients) {
-    const bool is_known = state.has_unscaled(gradient) || unscaled_by_another(state, gradient);
+    const bool is_known = state.has_unscaled(gradient) ? !is_scaled_anew(state, gradient)
+                                                       : unscaled_by_another(state, gradient);
     (is_known ? known : fresh).push_back(gradient.values);
   }
   multi_tensor::unscale_(fresh, scale_->inverse(), state.found, scale_->may_be_below_one());
   multi_tensor::check_finite(known, state.found);
+  note_unscaled(state, gradients);
+}
+
+// Whether a backward pass since unscale_() has put a scaled gradient in the place of the unscaled
+// one. What it has added to the unscaled one cannot be taken out again.
+bool GradScaler::is_scaled_anew(const detail::OptimizerState& state,
+                                const detail::Gradient& gradient) {
+  if (!marks_->has(gradient.parameter)) {
+    return false;
+  }
+  const auto change = state.change_of(gradient);
+  if (change == detail::OptimizerState::Change::kWritten) {
+    warn_of_mixture(gradient);
+  }
+  return change == detail::OptimizerState::Change::kReplaced;
+}
+
+// All of `gradients` hold unscaled values now.
+void GradScaler::note_unscaled(detail::OptimizerState& state,
+                               const std::vector<detail::Gradient>& gradients) {
+  // Values that are finite one by one may have sums, the true gradient, that are not.
+  multi_tensor::check_finite(detail::coalesced_sums(gradients), state.found);
+  std::vector<at::Tensor> parameters;
+  parameters.reserve(gradients.size());
   for (const auto& gradient : gradients) {
     state.note_unscaled(gradient);
+    parameters.push_back(gradient.parameter);
   }
+  marks_->remove(parameters);
 }
 
 bool GradScaler::unscaled_by_another(const detail::OptimizerState& state,
@@ -278,55 +327,17 @@ bool GradScaler::unscaled_by_another(const detail::OptimizerState& state,
         !other->owns_unscaled(gradient, scale_calls_ > other->unscaled_at)) {
       continue;
     }
-    if (!warned_shared_) {
-      warned_shared_ = true;
-      TORCH_WARN(
-          "[unscale_] The gradient of ", gradient.name(),
-          ", was already unscaled through another optimizer in this iteration: the parameter "
-          "belongs to both. It is divided by the scale once only; give each parameter to one "
-          "optimizer if that was not meant.");
-    }
+    warn_of_shared(gradient);
     return true;
   }
   return false;
 }
 
-void GradScaler::warn_if_gradients_are_older_than_scale() {
-  if (warned_stale_ || scale_calls_ != scale_calls_at_update_ ||
-      !scale_->changed_by_last_update()) {
-    return;
-  }
-  warned_stale_ = true;
-  TORCH_WARN(
-      "[unscale_] The last update() changed the scale, and scale() was not called since: gradients "
-      "made with the old scale are now divided by the new one. Call update() once an iteration, "
-      "after step() of every optimizer.");
-}
-
 void GradScaler::finish_iteration() {
-  bool skipped = false;
-  bool applied = false;
-  for (const auto& state : optimizers_) {
-    if (state->skipped.has_value()) {
-      (*state->skipped ? skipped : applied) = true;
-    }
-  }
-  if (skipped) {
-    ++consecutive_skips_;
-  } else if (applied) {
-    consecutive_skips_ = 0;
-  }
   optimizers_.clear();
+  marks_->clear();
   scale_calls_at_update_ = scale_calls_;
-  if (skipped && consecutive_skips_ == options_.warn_after_skips) {
-    TORCH_WARN(
-        "[GradScaler] ", consecutive_skips_,
-        " iterations in a row were skipped because gradients were inf or NaN; no usable scale "
-        "was found, it is now ",
-        get_scale(), " (floor ", min_scale_,
-        "). Look for inf or NaN in the loss, the data or the weights, and try a smaller "
-        "learning rate or bf16.");
-  }
+  warn_if_many_skips(history_->end_iteration());
 }
 
 }  // namespace torchamp::amp

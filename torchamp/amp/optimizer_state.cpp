@@ -1,9 +1,11 @@
 #include "torchamp/amp/optimizer_state.h"
 
+#include <limits>
 #include <set>
 #include <sstream>
-#include <unordered_set>
+#include <unordered_map>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
@@ -20,27 +22,41 @@ WeakTensor weak(const at::Tensor& tensor) { return WeakTensor(tensor.getIntrusiv
 
 const void* target(const WeakTensor& tensor) { return tensor._unsafe_get_target(); }
 
+// The place of a parameter whose gradient is that of an earlier one.
+constexpr size_t kCountedElsewhere = std::numeric_limits<size_t>::max();
+
+std::string place(size_t group, size_t index) {
+  return "parameter " + std::to_string(index) + " of group " + std::to_string(group);
+}
+
 }  // namespace
 
 std::string Gradient::name() const {
   std::ostringstream text;
-  text << "parameter " << index << " of group " << group << ", shape " << parameter.sizes();
+  text << place(group, index) << ", shape " << parameter.sizes();
   return text.str();
 }
 
 std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who) {
   std::vector<Gradient> gradients;
-  std::unordered_set<const void*> parameters;
+  std::unordered_map<const void*, size_t> places;  // of parameters, in `gradients`
   std::set<std::pair<const void*, int64_t>> memory;
   const auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     for (size_t i = 0; i < groups[g].params().size(); ++i) {
       const at::Tensor& parameter = groups[g].params()[i];
-      if (!parameter.defined() || !parameter.grad().defined() ||
-          !parameters.insert(parameter.unsafeGetTensorImpl()).second) {
+      if (!parameter.defined() || !parameter.grad().defined()) {
         continue;
       }
-      Gradient gradient{parameter, parameter.grad(), {}, g, i};
+      const auto [first, is_new] =
+          places.emplace(parameter.unsafeGetTensorImpl(), gradients.size());
+      if (!is_new) {
+        if (first->second != kCountedElsewhere) {
+          gradients[first->second].listed_again = place(g, i);
+        }
+        continue;
+      }
+      Gradient gradient{parameter, parameter.grad(), {}, g, i, {}};
       const auto dtype = gradient.gradient.scalar_type();
       TORCH_CHECK_VALUE(dtype != at::kHalf && dtype != at::kComplexHalf, "[", who,
                         "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name(),
@@ -54,6 +70,8 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
       if (gradient.values.numel() == 0 ||
           memory.insert({gradient.values.const_data_ptr(), gradient.values.numel()}).second) {
         gradients.push_back(std::move(gradient));
+      } else {
+        first->second = kCountedElsewhere;
       }
     }
   }
@@ -67,6 +85,17 @@ std::vector<at::Tensor> values_of(const std::vector<Gradient>& gradients) {
     values.push_back(gradient.values);
   }
   return values;
+}
+
+std::vector<at::Tensor> coalesced_sums(const std::vector<Gradient>& gradients) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> sums;
+  for (const auto& gradient : gradients) {
+    if (gradient.gradient.is_sparse() && !gradient.gradient.is_coalesced()) {
+      sums.push_back(gradient.gradient.coalesce()._values());
+    }
+  }
+  return sums;
 }
 
 OptimizerState::OptimizerState(const torch::optim::Optimizer& optimizer) : address_(&optimizer) {
@@ -106,6 +135,14 @@ void OptimizerState::note_unscaled(const Gradient& gradient) {
 
 bool OptimizerState::has_unscaled(const Gradient& gradient) const {
   return unscaled_.count(gradient.parameter.unsafeGetTensorImpl()) > 0;
+}
+
+OptimizerState::Change OptimizerState::change_of(const Gradient& gradient) const {
+  const UnscaledGradient& unscaled = unscaled_.at(gradient.parameter.unsafeGetTensorImpl());
+  if (target(unscaled.gradient) != gradient.gradient.unsafeGetTensorImpl()) {
+    return Change::kReplaced;
+  }
+  return unscaled.version == version_of(gradient.gradient) ? Change::kNone : Change::kWritten;
 }
 
 bool OptimizerState::owns_unscaled(const Gradient& gradient, bool scaled_since) const {

@@ -3,7 +3,6 @@
 // optimizer holds now. Internal to GradScaler.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,6 +28,8 @@ struct Gradient {
   at::Tensor values;  // the dense real memory behind it
   size_t group = 0;
   size_t index = 0;
+  /// Where the optimizer lists the parameter again, "parameter 1 of group 0"; empty when nowhere.
+  std::string listed_again;
 
   /// "parameter 3 of group 0, shape [10, 4]"
   std::string name() const;
@@ -41,6 +42,10 @@ struct Gradient {
 std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who);
 
 std::vector<at::Tensor> values_of(const std::vector<Gradient>& gradients);
+
+/// Of each sparse gradient that is not coalesced, the sums of the values with equal indices: what
+/// the optimizer will see. On CUDA coalescing waits for the device, as the optimizer's own does.
+std::vector<at::Tensor> coalesced_sums(const std::vector<Gradient>& gradients);
 
 /// A gradient that has been unscaled. The weak reference keeps its address from being used again.
 struct UnscaledGradient {
@@ -64,6 +69,9 @@ class OptimizerState {
   void note_unscaled(const Gradient& gradient);
   /// Whether a gradient of this parameter was unscaled through this optimizer.
   bool has_unscaled(const Gradient& gradient) const;
+  /// What has become of a gradient of this parameter that was unscaled.
+  enum class Change { kNone, kWritten, kReplaced };
+  Change change_of(const Gradient& gradient) const;
   /// Whether exactly this gradient holds unscaled values through this optimizer. One that was
   /// written to since counts as such until the optimizer has stepped or `scaled_since` says that a
   /// loss was scaled in between: clipping writes too.
@@ -75,8 +83,8 @@ class OptimizerState {
   multi_tensor::NonFiniteFlags found;
   /// 0-dim bool, when the reason of a skip is already known.
   at::Tensor has_nan;
-  /// Set by step().
-  std::optional<bool> skipped;
+  /// Whether the host knows that every gradient was finite: the optimizer has stepped.
+  bool is_known_good = false;
   /// The scaler's count of scale() calls when this optimizer was unscaled.
   int64_t unscaled_at = 0;
 

@@ -28,13 +28,25 @@ void ScaleState::place(at::Device device) {
   scale_ = scalar(pending_.scale, at::kFloat, device);
   growth_tracker_ = scalar(static_cast<double>(pending_.growth_tracker), at::kInt, device);
   overflow_run_ = scalar(static_cast<double>(pending_.overflow_run), at::kInt, device);
+  iterations_since_growth_ =
+      scalar(static_cast<double>(pending_.iterations_since_growth), at::kInt, device);
   previous_scale_ = at::Tensor();
-  lower_bound_ = pending_.scale;
+  scale_was_set(pending_.scale);
   tracker_may_exceed_interval_ = pending_.growth_tracker > 0;
 }
 
-at::Tensor ScaleState::scale_on(at::Device device) const {
-  return scale_.to(device, /*non_blocking=*/true);
+at::Tensor ScaleState::scale_on(at::Device device) {
+  if (device == scale_.device()) {
+    return scale_;
+  }
+  for (const auto& copy : copies_) {
+    if (copy.device() == device) {
+      return copy;
+    }
+  }
+  const PlainMode mode;
+  copies_.push_back(scale_.to(device, /*non_blocking=*/true));
+  return copies_.back();
 }
 
 at::Tensor ScaleState::inverse() const {
@@ -43,7 +55,7 @@ at::Tensor ScaleState::inverse() const {
 }
 
 void ScaleState::update(const at::Tensor& found_inf, const GradScalerOptions& rule,
-                        double min_scale) {
+                        double min_scale, bool may_be_bad) {
   const PlainMode mode;
   if (tracker_may_exceed_interval_) {
     // The kernel grows at "equals"; a run that is already longer must grow too.
@@ -60,15 +72,28 @@ void ScaleState::update(const at::Tensor& found_inf, const GradScalerOptions& ru
     overflow_run_ = overflow_run_.add(1).mul(bad).to(at::kInt);
     scale_ = at::where(bad.logical_and(overflow_run_.lt(rule.hysteresis)), previous_scale_, scale_);
   }
-  lower_bound_ = scale_.is_cpu() ? scale_.item<double>()
-                                 : std::max(lower_bound_ * rule.backoff_factor, min_scale);
+  iterations_since_growth_.add_(1).mul_(scale_.le(previous_scale_));
+  copies_.clear();
+  if (rule.dynamic) {
+    is_lower_bound_exact_ = false;
+    if (may_be_bad) {
+      lower_bound_ = std::max(lower_bound_ * rule.backoff_factor, min_scale);
+    }
+  }
 }
 
 void ScaleState::set(double scale) {
   const PlainMode mode;
   previous_scale_ = scale_;
   scale_ = scalar(scale, at::kFloat, scale_.device());
+  iterations_since_growth_.zero_();
+  scale_was_set(scale);
+}
+
+void ScaleState::scale_was_set(double scale) {
+  copies_.clear();
   lower_bound_ = scale;
+  is_lower_bound_exact_ = true;
 }
 
 void ScaleState::load(const ScaleNumbers& numbers) {
@@ -88,7 +113,29 @@ ScaleNumbers ScaleState::numbers(bool with_overflow_run) const {
   if (!on_device()) {
     return pending_;
   }
-  return {value(), growth_tracker(), with_overflow_run ? overflow_run_.item<int64_t>() : 0};
+  return {value(), growth_tracker(), with_overflow_run ? overflow_run_.item<int64_t>() : 0, 0};
+}
+
+int64_t ScaleState::iterations_since_growth() const {
+  return on_device() ? iterations_since_growth_.item<int64_t>() : pending_.iterations_since_growth;
+}
+
+void ScaleState::set_iterations_since_growth(int64_t iterations) {
+  pending_.iterations_since_growth = iterations;
+  if (on_device()) {
+    const PlainMode mode;
+    iterations_since_growth_.fill_(iterations);
+  }
+}
+
+std::optional<double> ScaleState::known() const {
+  if (!on_device()) {
+    return pending_.scale;
+  }
+  if (scale_.is_cpu()) {
+    return *scale_.const_data_ptr<float>();
+  }
+  return is_lower_bound_exact_ ? std::optional(lower_bound_) : std::nullopt;
 }
 
 bool ScaleState::changed_by_last_update() const {
@@ -96,8 +143,9 @@ bool ScaleState::changed_by_last_update() const {
 }
 
 void ScaleState::tighten_lower_bound() {
-  if (lower_bound_ < 1.0 && !scale_.is_cpu()) {
+  if (may_be_below_one() && !known()) {
     lower_bound_ = scale_.item<double>();
+    is_lower_bound_exact_ = true;
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -16,6 +17,7 @@ struct ScaleNumbers {
   double scale = 65536.0;
   int64_t growth_tracker = 0;
   int64_t overflow_run = 0;  // bad iterations in a row; only counted with hysteresis
+  int64_t iterations_since_growth = 0;
 };
 
 class ScaleState {
@@ -27,13 +29,15 @@ class ScaleState {
   /// Makes the tensors on `device` from the numbers held so far.
   void place(at::Device device);
 
-  /// The scale, float32 and 0-dim, on `device`.
-  at::Tensor scale_on(at::Device device) const;
+  /// The scale, float32 and 0-dim, on `device`; copied there once until it changes.
+  at::Tensor scale_on(at::Device device);
   /// float(1 / double(scale)), on the scale's device.
   at::Tensor inverse() const;
 
-  /// One iteration ended with `found_inf` (0-dim float32 on device(); not 0 means bad).
-  void update(const at::Tensor& found_inf, const GradScalerOptions& rule, double min_scale);
+  /// One iteration ended with `found_inf` (0-dim float32 on device(); not 0 means bad). The host
+  /// may know that it was not: `may_be_bad` is false then.
+  void update(const at::Tensor& found_inf, const GradScalerOptions& rule, double min_scale,
+              bool may_be_bad);
   /// Sets the scale by hand; the run of good iterations goes on.
   void set(double scale);
   /// Replaces everything.
@@ -46,20 +50,31 @@ class ScaleState {
   ScaleNumbers numbers(bool with_overflow_run) const;
   double value() const;
   int64_t growth_tracker() const;
+  /// Iterations since the scale last grew, was set or was loaded.
+  int64_t iterations_since_growth() const;
+  void set_iterations_since_growth(int64_t iterations);
   bool changed_by_last_update() const;
 
+  /// The scale, where the host knows it without waiting for a device: on CPU, before the first
+  /// loss, and while only set by hand.
+  std::optional<double> known() const;
   /// True unless the scale is known to be 1 or more, without waiting for a device.
-  bool may_be_below_one() const { return lower_bound_ < 1.0; }
+  bool may_be_below_one() const { return known().value_or(lower_bound_) < 1.0; }
   /// Makes that knowledge exact by reading the scale, where it had become loose.
   void tighten_lower_bound();
 
  private:
+  void scale_was_set(double scale);
+
   ScaleNumbers pending_;  // until place()
   at::Tensor scale_;      // replaced, never written, by update(): graphs hold the one they used
   at::Tensor previous_scale_;
   at::Tensor growth_tracker_;
   at::Tensor overflow_run_;
+  at::Tensor iterations_since_growth_;
+  std::vector<at::Tensor> copies_;  // of the scale, on other devices
   double lower_bound_ = 0.0;
+  bool is_lower_bound_exact_ = true;
   bool tracker_may_exceed_interval_ = false;
 };
 

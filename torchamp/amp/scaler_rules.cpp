@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 namespace torchamp::amp::detail {
 namespace {
@@ -67,9 +68,14 @@ std::string wrong_options(const GradScalerOptions& options) {
   if (options.hysteresis < 1) {
     return text("hysteresis is ", options.hysteresis, "; 1 or more is accepted.");
   }
-  if (options.warn_after_skips < 0) {
-    return text("warn_after_skips is ", options.warn_after_skips,
-                "; 0 (never) or more is accepted.");
+  const std::pair<const char*, int64_t> counts[] = {
+      {"warn_after_skips", options.warn_after_skips},
+      {"stall_after_intervals", options.stall_after_intervals},
+      {"skip_history", options.skip_history}};
+  for (const auto& [name, value] : counts) {
+    if (value < 0) {
+      return text(name, " is ", value, "; 0 (never, or none) or more is accepted.");
+    }
   }
   for (const std::string& wrong :
        {wrong_growth_factor(options.growth_factor), wrong_backoff_factor(options.backoff_factor),

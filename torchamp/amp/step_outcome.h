@@ -1,6 +1,7 @@
 #pragma once
 // StepOutcome: what GradScaler::step() did, as a value.
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -12,7 +13,11 @@ namespace torchamp::amp {
 
 /// Whether a step was applied, or skipped and why.
 ///
-/// Reading is lazy: only reason() and to_string() of a skipped step may wait for the device.
+/// Reading is lazy: the first question that needs a number from the device waits for it, and copies
+/// of an outcome share the answer. After a step of a plain optimizer only reason() and to_string()
+/// of a skipped step may wait; step() itself had to decide.
+///
+/// Thread safety: an outcome and its copies from one thread at a time.
 class TORCHAMP_API StepOutcome {
  public:
   enum class Reason {
@@ -21,9 +26,9 @@ class TORCHAMP_API StepOutcome {
     kNan,      ///< skipped: some gradient was NaN
   };
 
-  bool applied() const { return applied_; }
-  bool skipped() const { return !applied_; }
-  explicit operator bool() const { return applied_; }
+  bool applied() const { return !skipped(); }
+  bool skipped() const;
+  explicit operator bool() const { return applied(); }
 
   /// Why. Told from the gradients as step() found them (on CPU as unscale_() found them): clipping
   /// by an infinite norm turns inf into NaN.
@@ -32,19 +37,28 @@ class TORCHAMP_API StepOutcome {
   std::string to_string() const;
 
   /// What the optimizer's step() returned; undefined when skipped, and when it returned nothing.
-  const at::Tensor& loss() const { return loss_; }
+  const at::Tensor& loss() const;
 
-  static StepOutcome make_applied(at::Tensor loss) { return {true, std::move(loss), {}}; }
-  /// `has_nan` is a 0-dim bool, read when the reason is asked for.
-  static StepOutcome make_skipped(at::Tensor has_nan) { return {false, {}, std::move(has_nan)}; }
+  /// Whether applied() and skipped() answer without waiting for a device.
+  bool is_read() const;
+
+  /// A step that was applied, known beforehand.
+  static StepOutcome make_applied(at::Tensor loss);
+  /// A step that is skipped if `found_inf` (one element) is not 0; `has_nan` (a bool of one
+  /// element) tells NaN from inf then. Both are read when first asked for.
+  static StepOutcome make_pending(at::Tensor found_inf, at::Tensor has_nan = {});
 
  private:
-  StepOutcome(bool applied, at::Tensor loss, at::Tensor has_nan)
-      : applied_(applied), loss_(std::move(loss)), has_nan_(std::move(has_nan)) {}
+  struct Reading;
+  friend class GradScaler;
+  explicit StepOutcome(std::shared_ptr<Reading> reading) : reading_(std::move(reading)) {}
+  void set_loss(at::Tensor loss);
+  void set_has_nan(at::Tensor has_nan);
 
-  bool applied_;
-  at::Tensor loss_;
-  at::Tensor has_nan_;
+  std::shared_ptr<Reading> reading_;
 };
+
+/// "applied", "inf" or "nan".
+TORCHAMP_API const char* to_string(StepOutcome::Reason reason);
 
 }  // namespace torchamp::amp

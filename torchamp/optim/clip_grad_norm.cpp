@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "torchamp/multi_tensor/norm.h"
+#include "torchamp/multi_tensor/scaled_marks.h"
 
 namespace torchamp::optim {
 namespace {
@@ -34,6 +35,12 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
                     "[clip_grad_norm_] norm_type is NaN; a number or "
                     "infinity is accepted.");
   const at::NoGradGuard no_grad;
+  if (const auto scale = multi_tensor::report_scale_left_in(parameters)) {
+    TORCH_WARN("[clip_grad_norm_] The gradients still hold a loss scale of ", *scale,
+               ", so max_norm = ", max_norm,
+               " is compared with a norm that is as many times too large. Call "
+               "scaler.unscale_(optimizer) after backward() and before clip_grad_norm_().");
+  }
   const auto gradients = gradients_of(parameters);
   at::Tensor norm = multi_tensor::total_norm(gradients, norm_type);
   if (error_if_nonfinite) {

@@ -18,7 +18,8 @@ namespace torchamp::optim {
 ///
 /// Dtypes:  every floating and complex type, mixtures too; sparse gradients as well.
 /// Devices: any mixture; the norm is on the device of the first gradient.
-/// Units:   with a GradScaler call unscale_() before, else max_norm meets scaled gradients.
+/// Units:   with a GradScaler call unscale_() before, else max_norm meets scaled gradients; one
+///          warning for a scaler says so.
 /// Errors:  c10::ValueError for a max_norm that is negative or NaN or a NaN norm_type; with
 ///          `error_if_nonfinite` c10::Error for a norm that is inf or NaN. Nothing has changed
 ///          then.
