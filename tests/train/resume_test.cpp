@@ -1,5 +1,6 @@
 // A run that was stopped and resumed computes the bits of one that never stopped.
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <tuple>
@@ -143,6 +144,39 @@ base::StateDict checkpoint_after(const TrainerConfig& config, int64_t steps) {
   Trainer trainer(first, toy::parts(toy::make_net(3), toy::data(30)));
   trainer.run();
   return trainer.state_dict();
+}
+
+// Iteration, scale and reason of the skipped steps, from the checkpoint.
+std::string skips(const base::StateDict& state) {
+  std::string text;
+  const auto& history = state.at("scaler_history").to_dict();
+  for (const base::Value& skip : history.at("skips").to_items()) {
+    const auto& items = skip.to_items();
+    text += std::to_string(items.at(0).to_int()) + " " + shortest(items.at(1).to_double()) + " " +
+            items.at(2).to_string() + "\n";
+  }
+  return text + std::to_string(history.at("iterations").to_int());
+}
+
+TEST(ResumeHistory, OfSkippedStepsGoesOnAndOlderFilesHaveNone) {
+  const TrainerConfig config = config_for(Precision::kFp16, OptimizerKind::kSgd);
+  Trainer straight(config, toy::parts(toy::make_net(3), toy::data(30)));
+  const int64_t skipped = straight.run().skipped_steps;
+  ASSERT_GT(skipped, 2);
+  const std::string whole = skips(straight.state_dict());
+  EXPECT_EQ(whole.substr(0, 13), "1 1073741824 ");  // 2^30 at the first step
+  EXPECT_EQ(std::count(whole.begin(), whole.end(), '\n'), skipped);
+
+  base::StateDict saved = checkpoint_after(config, 2);
+  Trainer resumed(config, toy::parts(toy::make_net(9), toy::data(30)));
+  resumed.load_state_dict(saved);
+  resumed.run();
+  EXPECT_EQ(skips(resumed.state_dict()), whole);
+
+  saved.erase("scaler_history");
+  Trainer from_old(config, toy::parts(toy::make_net(9), toy::data(30)));
+  from_old.load_state_dict(saved);
+  EXPECT_EQ(from_old.run().skipped_steps, skipped);
 }
 
 TEST(ResumeErrors, OtherOrderOfTheDataIsRefusedInTheMiddleOfAnEpochAlone) {

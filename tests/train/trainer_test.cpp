@@ -235,6 +235,37 @@ TEST(Trainer, RunOfSkippedStepsEndsTheRun) {
   EXPECT_THAT(text, HasSubstr("--precision bf16"));
 }
 
+TEST(Trainer, SaysOnceThatTheScaleIsAtItsFloor) {
+  TrainerConfig config = small_config();
+  config.precision = Precision::kFp16;
+  config.init_scale = 0x1p-12;  // two halvings above the floor, 2^-14
+  std::vector<std::string> messages;
+  std::vector<int64_t> steps;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { messages.push_back(text); };
+  callbacks.on_step = [&](const StepMetrics& metrics) {
+    if (!messages.empty()) steps.push_back(metrics.step);
+  };
+  Trainer(config, with_overflow_at(toy::make_net(3), toy::data(64), {1, 2, 3, 4}), callbacks).run();
+  ASSERT_EQ(messages.size(), 1U);
+  EXPECT_THAT(messages[0], HasSubstr("The loss scale is at its floor, 6.10352e-05, and gradients "
+                                     "are still inf or NaN (2 iterations in a row)"));
+  EXPECT_EQ(steps.front(), 3);
+}
+
+TEST(Trainer, SaysThatBf16NeedsNoScaler) {
+  for (const ScalerUse use : {ScalerUse::kAuto, ScalerUse::kOn}) {
+    TrainerConfig config = small_config();
+    config.precision = Precision::kBf16;
+    config.scaler = use;
+    std::string message;
+    TrainerCallbacks callbacks;
+    callbacks.on_message = [&](const std::string& text) { message += text; };
+    Trainer(config, toy::parts(toy::make_net(1), toy::data(8)), callbacks).run();
+    EXPECT_EQ(message.find("bf16 has float32's range") != std::string::npos, use == ScalerUse::kOn);
+  }
+}
+
 TEST(Trainer, WeightsThatAreNotFiniteReplaceNoCheckpoint) {
   const TemporaryFolder folder;
   TrainerConfig config = small_config();

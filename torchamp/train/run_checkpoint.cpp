@@ -58,6 +58,7 @@ base::StateDict make_checkpoint(const CheckpointParts& parts) {
   checkpoint.set("model_state_dict", module_state_dict(parts.module));
   checkpoint.set("optimizer_state_dict", optim::optimizer_state_dict(parts.optimizer));
   checkpoint.set("scaler_state_dict", parts.scaler.state_dict());
+  checkpoint.set("scaler_history", parts.scaler.history_state_dict());
   checkpoint.set("loss", is_within_epoch(state) ? state.mean_loss() : state.last_train_loss);
   checkpoint.set("lr_scheduler_state_dict", parts.schedule.state_dict());
   checkpoint.set("rng_state", rng_state_dict());
@@ -78,6 +79,10 @@ void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& p
       parts.optimizer, checkpoint.at("optimizer_state_dict").to_dict("optimizer_state_dict"));
   const base::StateDict& scaler = checkpoint.at("scaler_state_dict").to_dict("scaler_state_dict");
   if (parts.scaler.is_enabled() && !scaler.empty()) parts.scaler.load_state_dict(scaler);
+  // Files of earlier versions have no such entry.
+  if (const base::Value* history = checkpoint.find("scaler_history")) {
+    parts.scaler.load_history_state_dict(history->to_dict("scaler_history"));
+  }
   parts.schedule.load_state_dict(
       checkpoint.at("lr_scheduler_state_dict").to_dict("lr_scheduler_state_dict"));
   load_rng_state_dict(checkpoint.at("rng_state").to_dict("rng_state"));

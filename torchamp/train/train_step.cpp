@@ -29,7 +29,8 @@ at::Tensor accumulate_batch(const StepParts& parts, const StepOptions& options,
   if (num_examples != window.num_examples) {
     loss = loss * (static_cast<double>(num_examples) / static_cast<double>(window.num_examples));
   }
-  parts.scaler.scale(loss).backward();
+  // A disabled scaler warns of fp16 on stderr, but the Trainer has said so already.
+  (parts.scaler.is_enabled() ? parts.scaler.scale(loss) : loss).backward();
   return loss.detach().to(at::kFloat);
 }
 
@@ -45,7 +46,7 @@ at::Tensor clip_or_measure(torch::optim::Optimizer& optimizer, std::optional<dou
 
 StepResult train_step(const StepParts& parts, const StepOptions& options, const Window& window) {
   const bool is_scaled = parts.scaler.is_enabled();
-  std::optional<amp::BufferSnapshot> buffers;
+  std::optional<amp::BufferGuard> buffers;
   if (is_scaled) buffers.emplace(parts.module.buffers());
 
   parts.optimizer.zero_grad();
@@ -75,12 +76,9 @@ StepResult train_step(const StepParts& parts, const StepOptions& options, const 
   const amp::StepOutcome outcome = parts.scaler.step(parts.optimizer);
   parts.scaler.update();
   if (is_scaled) {
-    result.skipped = outcome.skipped();
+    result.skipped = buffers->follow(outcome).skipped();
     read();
-    if (result.skipped) {
-      buffers->restore();
-      result.reason = outcome.reason() == amp::StepOutcome::Reason::kNan ? "nan" : "inf";
-    }
+    if (result.skipped) result.reason = amp::to_string(outcome.reason());
   }
   return result;
 }

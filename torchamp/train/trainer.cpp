@@ -116,6 +116,7 @@ struct Trainer::Run {
   void train_epoch();
   StepMetrics take_step(BatchStream& stream);
   void account(const StepResult& result, int64_t num_batches, StepMetrics& metrics);
+  void tell_stall();
   EpochMetrics finish_epoch();
   [[noreturn]] void diverge(const StepResult& result) const;
   void save();
@@ -144,6 +145,7 @@ struct Trainer::Run {
   RunState state;
   int64_t first_step = 0;  // where this call of run() began
   double last_scale = 1.0;
+  amp::ScalerHealth::Stall told_stall = amp::ScalerHealth::Stall::kNone;
   int64_t timed_examples = 0;  // of this epoch, in this process
   double timed_seconds = 0.0;
 };
@@ -184,6 +186,9 @@ RunSummary Trainer::Run::run() {
   first_step = state.step;
   if (config.precision == Precision::kFp16 && !scaler.is_enabled()) {
     say("fp16 without loss scaling: gradients below 6e-8 become 0; --scaler on keeps them.");
+  }
+  if (config.precision == Precision::kBf16 && scaler.is_enabled()) {
+    say("bf16 with loss scaling: bf16 has float32's range and needs no scale; --scaler off.");
   }
   bool is_saved = true;
   while (!reached_epochs() && (!reached_steps() || state.next_batch == num_batches())) {
@@ -271,6 +276,7 @@ void Trainer::Run::account(const StepResult& result, int64_t num_batches, StepMe
     state.epoch_norm_sum += result.grad_norm;
     schedule.step();
   }
+  if (result.skipped) tell_stall();
   if (state.skipped_in_a_row >= config.max_skipped_in_a_row) diverge(result);
   metrics.epoch = state.epoch + 1;
   metrics.num_epochs = config.epochs.value_or(0);
@@ -286,6 +292,14 @@ void Trainer::Run::account(const StepResult& result, int64_t num_batches, StepMe
   metrics.epoch_skipped = state.epoch_skipped;
 }
 
+// Says once when the search for a scale gets nowhere. Waits for the device, so not on good steps.
+void Trainer::Run::tell_stall() {
+  if (!scaler.is_enabled()) return;
+  const amp::ScalerHealth health = scaler.health();
+  if (health.is_stalled() && health.stall != told_stall) say(health.to_string());
+  told_stall = health.stall;
+}
+
 EpochMetrics Trainer::Run::finish_epoch() {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   EpochMetrics metrics;
@@ -298,6 +312,7 @@ EpochMetrics Trainer::Run::finish_epoch() {
   metrics.examples_per_s =
       timed_seconds > 0.0 ? static_cast<double>(timed_examples) / timed_seconds : kNaN;
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
+  tell_stall();
   metrics.scale = last_scale;
   metrics.skipped_steps = state.epoch_skipped;
   metrics.lr = state.last_lr;
