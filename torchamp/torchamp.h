@@ -4,6 +4,7 @@
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/autocast_policy.h"
 #include "torchamp/amp/buffer_guard.h"
+#include "torchamp/amp/custom_function.h"
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/amp/op_rule.h"
 #include "torchamp/amp/step_outcome.h"
