@@ -1,6 +1,7 @@
 #pragma once
 // The umbrella: every public header of TorchAmp. Includes only, and the names that users meet most.
 
+#include "torchamp/amp/activation_checkpoint.h"
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/autocast_policy.h"
 #include "torchamp/amp/buffer_guard.h"
