@@ -8,6 +8,7 @@
 #include "torchamp/amp/custom_function.h"
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/amp/op_rule.h"
+#include "torchamp/amp/script_module.h"
 #include "torchamp/amp/step_outcome.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/state_dict.h"
