@@ -10,6 +10,7 @@
 #include "torchamp/amp/op_rule.h"
 #include "torchamp/amp/script_module.h"
 #include "torchamp/amp/step_outcome.h"
+#include "torchamp/amp/with_autocast_state.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"

@@ -11,11 +11,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
+#include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 #include <torch/nn/parallel/data_parallel.h>
 #include <torch/types.h>
 
 #include "torchamp/amp/autocast.h"
+#include "torchamp/amp/with_autocast_state.h"
 
 namespace torchamp::test {
 namespace {
@@ -23,6 +25,7 @@ namespace {
 using amp::Autocast;
 using amp::AutocastState;
 using amp::AutocastStateGuard;
+using amp::with_autocast_state;
 
 struct TwoThreads {
   TwoThreads() {
@@ -84,6 +87,79 @@ TEST(SemanticsA21, ParallelApplyDoesNotCarryTheRegionAndACapturedStateDoes) {
             (std::vector<at::ScalarType>{at::kHalf, at::kFloat}));
   const auto state = AutocastState::capture();
   EXPECT_EQ(dtypes_of_parallel_apply(&state), (std::vector<at::ScalarType>{at::kHalf, at::kHalf}));
+}
+
+at::ScalarType mm_dtype() {
+  return torch::mm(torch::ones({2, 2}), torch::ones({2, 2})).scalar_type();
+}
+
+TEST(WithAutocastState, ReachesParallelFor) {
+  const TwoThreads two;
+  const Autocast region(at::kCPU, at::kHalf, {.cache_enabled = false});
+  std::atomic<int> num_half{0};
+  std::atomic<int> num_cached{0};
+  const auto look = [&](int64_t begin, int64_t end) {
+    num_half += mm_dtype() == at::kHalf ? static_cast<int>(end - begin) : 0;
+    num_cached += at::autocast::is_autocast_cache_enabled() ? 1 : 0;
+  };
+  at::parallel_for(0, 8, 1, look);
+  EXPECT_EQ(num_half.exchange(0), 4);  // the half that the calling thread ran
+  num_cached = 0;
+  at::parallel_for(0, 8, 1, with_autocast_state(look));
+  EXPECT_EQ(num_half, 8);
+  EXPECT_EQ(num_cached, 0);
+  EXPECT_EQ(mm_dtype(), at::kHalf);
+}
+
+struct Probe : torch::nn::Cloneable<Probe> {
+  Probe() { reset(); }
+  void reset() override { w = register_parameter("w", torch::ones({2, 2})); }
+  at::Tensor forward(const at::Tensor& x) {
+    thread = std::this_thread::get_id();
+    return torch::mm(x, w);
+  }
+  at::Tensor w;
+  std::thread::id thread;
+};
+
+TEST(WithAutocastState, ReachesParallelApply) {
+  const TwoThreads two;
+  std::vector<std::shared_ptr<Probe>> modules;
+  for (int i = 0; i < 4; ++i) {
+    modules.push_back(std::make_shared<Probe>());
+  }
+  const std::vector<at::Tensor> inputs(4, torch::ones({2, 2}));
+  const Autocast region(at::kCPU, at::kHalf);
+  const auto plain = torch::nn::parallel::parallel_apply(modules, inputs);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(plain[i].scalar_type(),
+              modules[i]->thread == std::this_thread::get_id() ? at::kHalf : at::kFloat);
+  }
+  auto carried = with_autocast_state(modules);
+  for (const auto& output : torch::nn::parallel::parallel_apply(carried, inputs)) {
+    EXPECT_EQ(output.scalar_type(), at::kHalf);
+    output.to(at::kFloat).sum().backward();
+  }
+  for (const auto& module : modules) {
+    EXPECT_TRUE(torch::equal(module->w.grad(), torch::full({2, 2}, 2.0F)));
+  }
+}
+
+// data_parallel itself links with CUDA's libraries only; these two calls are what it makes.
+TEST(WithAutocastState, ReachesTheReplicasOfDataParallel) {
+  const TwoThreads two;
+  const auto module = std::make_shared<Probe>();
+  const auto x = torch::ones({2, 2});
+  const Autocast region(at::kCPU, at::kHalf);
+  const std::vector<at::Device> devices{at::kCPU, at::kCPU};
+  auto replicas = torch::nn::parallel::replicate(with_autocast_state(module), devices);
+  auto sum = torch::zeros({});
+  for (const auto& replica : torch::nn::parallel::parallel_apply(replicas, {x, x}, devices)) {
+    EXPECT_EQ(replica.scalar_type(), at::kHalf);
+    sum = sum + replica.sum();
+  }
+  sum.backward();
+  EXPECT_TRUE(torch::equal(module->w.grad(), torch::full({2, 2}, 4.0F)));
 }
 
 }  // namespace
