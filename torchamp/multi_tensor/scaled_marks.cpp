@@ -4,67 +4,70 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 
 namespace torchamp::multi_tensor {
 namespace {
 
+// Constant from the start and never destroyed, so scalers in static storage and in plugins find it
+// at any time.
 struct Registry {
-  std::mutex mutex;  // guards the owners and what is in them
-  std::vector<std::weak_ptr<ScaledMarks>> owners;
+  std::mutex mutex;  // guards the list of owners and what is in them
+  ScaledMarks* first = nullptr;
   std::atomic<int64_t> num_marks = 0;
 };
-
-// Never destroyed: scalers in static storage may outlive any other static object.
-Registry& registry() {
-  static Registry& instance = *new Registry;
-  return instance;
-}
+static_assert(std::is_trivially_destructible_v<Registry>);
+constinit Registry registry;
 
 }  // namespace
 
 std::shared_ptr<ScaledMarks> ScaledMarks::make() {
   std::shared_ptr<ScaledMarks> marks(new ScaledMarks);
-  const std::lock_guard lock(registry().mutex);
-  registry().owners.push_back(marks);
+  const std::lock_guard lock(registry.mutex);
+  marks->next_ = registry.first;
+  if (registry.first != nullptr) {
+    registry.first->previous_ = marks.get();
+  }
+  registry.first = marks.get();
   return marks;
 }
 
 ScaledMarks::~ScaledMarks() {
-  clear();
-  const std::lock_guard lock(registry().mutex);
-  auto& owners = registry().owners;
-  owners.erase(std::remove_if(owners.begin(), owners.end(),
-                              [](const auto& owner) { return owner.expired(); }),
-               owners.end());
+  const std::lock_guard lock(registry.mutex);
+  registry.num_marks -= static_cast<int64_t>(marked_.size());
+  (previous_ != nullptr ? previous_->next_ : registry.first) = next_;
+  if (next_ != nullptr) {
+    next_->previous_ = previous_;
+  }
 }
 
 void ScaledMarks::add(const std::vector<at::Tensor>& parameters, const at::Tensor& scale) {
-  const std::lock_guard lock(registry().mutex);
+  const std::lock_guard lock(registry.mutex);
   scale_ = scale;
   for (const auto& parameter : parameters) {
     const bool is_new =
         marked_.insert_or_assign(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr())
             .second;
-    registry().num_marks += is_new ? 1 : 0;
+    registry.num_marks += is_new ? 1 : 0;
   }
 }
 
 void ScaledMarks::remove(const std::vector<at::Tensor>& parameters) {
-  const std::lock_guard lock(registry().mutex);
+  const std::lock_guard lock(registry.mutex);
   for (const auto& parameter : parameters) {
-    registry().num_marks -= static_cast<int64_t>(marked_.erase(parameter.unsafeGetTensorImpl()));
+    registry.num_marks -= static_cast<int64_t>(marked_.erase(parameter.unsafeGetTensorImpl()));
   }
 }
 
 void ScaledMarks::clear() {
-  const std::lock_guard lock(registry().mutex);
-  registry().num_marks -= static_cast<int64_t>(marked_.size());
+  const std::lock_guard lock(registry.mutex);
+  registry.num_marks -= static_cast<int64_t>(marked_.size());
   marked_.clear();
 }
 
 bool ScaledMarks::has(const at::Tensor& parameter) const {
-  const std::lock_guard lock(registry().mutex);
+  const std::lock_guard lock(registry.mutex);
   return marked_.count(parameter.unsafeGetTensorImpl()) > 0;
 }
 
@@ -76,16 +79,16 @@ bool ScaledMarks::has_any(const std::vector<at::Tensor>& parameters) const {
 }
 
 std::optional<double> report_scale_left_in(const std::vector<at::Tensor>& parameters) {
-  if (registry().num_marks.load(std::memory_order_relaxed) == 0) {
+  if (registry.num_marks.load(std::memory_order_relaxed) == 0) {
     return std::nullopt;
   }
   // Kept beyond the lock: the last reference to an owner must not end under it.
   std::vector<std::shared_ptr<ScaledMarks>> owners;
   std::vector<std::pair<ScaledMarks*, at::Tensor>> suspects;
   {
-    const std::lock_guard lock(registry().mutex);
-    for (const auto& weak : registry().owners) {
-      if (auto owner = weak.lock()) {
+    const std::lock_guard lock(registry.mutex);
+    for (ScaledMarks* each = registry.first; each != nullptr; each = each->next_) {
+      if (auto owner = each->weak_from_this().lock()) {  // else it waits for the lock to go
         if (!owner->is_reported_ && owner->has_any(parameters)) {
           suspects.emplace_back(owner.get(), owner->scale_);
         }
@@ -99,7 +102,7 @@ std::optional<double> report_scale_left_in(const std::vector<at::Tensor>& parame
       owner->clear();
       continue;
     }
-    const std::lock_guard lock(registry().mutex);
+    const std::lock_guard lock(registry.mutex);
     owner->is_reported_ = true;
     return value;
   }

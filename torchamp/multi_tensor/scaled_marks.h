@@ -22,7 +22,7 @@ namespace torchamp::multi_tensor {
 ///
 /// Thread safety: all functions may run in several threads at once; a backward pass sets marks on
 ///                the threads of the autograd engine.
-class TORCHAMP_API ScaledMarks {
+class TORCHAMP_API ScaledMarks : public std::enable_shared_from_this<ScaledMarks> {
  public:
   static std::shared_ptr<ScaledMarks> make();
   ~ScaledMarks();
@@ -48,6 +48,9 @@ class TORCHAMP_API ScaledMarks {
   std::unordered_map<const c10::TensorImpl*, WeakTensor> marked_;
   at::Tensor scale_;
   bool is_reported_ = false;
+  // The list of all owners.
+  ScaledMarks* previous_ = nullptr;
+  ScaledMarks* next_ = nullptr;
 };
 
 /// The scale that the gradient of some parameter still holds, once for each owner of marks; nothing
