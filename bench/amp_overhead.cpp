@@ -111,6 +111,32 @@ void scale_torchamp(benchmark::State& state) {
 }
 BENCHMARK(scale_torchamp);
 
+// Forward and backward through 100 products with 100 leaves of 64: a scaled backward pass of
+// TorchAmp's also notes the leaves that it reaches.
+template <typename Scale>
+void backward(benchmark::State& state, const Scale& scale) {
+  const Step step(100);
+  for (auto _ : state) {
+    auto x = torch::ones({64});
+    for (const auto& parameter : step.parameters) {
+      x = x * parameter;
+    }
+    scale(x.sum()).backward();
+  }
+}
+
+void scaled_backward_libtorch(benchmark::State& state) {
+  const auto factor = torch::full({}, 65536.0F);
+  backward(state, [&](const at::Tensor& loss) { return loss * factor; });
+}
+BENCHMARK(scaled_backward_libtorch);
+
+void scaled_backward_torchamp(benchmark::State& state) {
+  torchamp::GradScaler scaler;
+  backward(state, [&](const at::Tensor& loss) { return scaler.scale(loss); });
+}
+BENCHMARK(scaled_backward_torchamp);
+
 // unscale_ and update of 100 gradients of 64.
 void unscale_update_libtorch(benchmark::State& state) {
   const Step step(100);
