@@ -62,6 +62,31 @@ need_packages() {
     install -y --no-install-recommends "${missing[@]}" > /dev/null
 }
 
+# need_python_torch version: a virtual environment with that PyTorch in .deps/python-<version>, made once; $python is its
+# interpreter. pip itself runs, so its configuration, proxies and indexes hold.
+need_python_torch() {
+  local home=.deps/python-$1
+  python=$PWD/$home/bin/python
+  if [[ -e $home/complete ]]; then return 0; fi
+  say "Installing Python PyTorch $1 into $home (about 2.5 GB to fetch, 4 GB of disk, once)"
+  advise "pip's own words stand above. Are there a network, a pip index that has torch $1 (pip config list), and 8 GB of free space?"
+  rm -rf "$home"
+  mkdir -p .deps
+  python3 -m venv --without-pip "$home"
+  local pip=(env PIP_DISABLE_PIP_VERSION_CHECK=1 python3 -m pip --python "$home/bin/python" install
+    --quiet --no-input --no-compile --only-binary=:all:) needed
+  "${pip[@]}" --no-deps "torch==$1"
+  # All that it asks for but the compiler for GPUs (triton, 1 GB unpacked), which no test uses.
+  mapfile -t needed < <("$python" -c 'import importlib.metadata as m
+for line in m.requires("torch"):
+    if not line.startswith("triton") and "extra ==" not in line:
+        print(line)')
+  "${pip[@]}" numpy "${needed[@]}" 2> "$home/pip.log" || { cat "$home/pip.log" >&2; false; }  # else: that triton is absent
+  advise "That Python installed torch but cannot import it; the reason stands above. To begin anew: rm -r $home"
+  "$python" -c 'import torch; torch.nn.Linear'
+  touch "$home/complete"
+}
+
 packages_to_build=(g++ cmake ninja-build ccache ca-certificates python3 python3-pip
   libcli11-dev nlohmann-json3-dev zlib1g-dev dataset-fashion-mnist)
 packages_to_test=(libgtest-dev libbenchmark-dev)
