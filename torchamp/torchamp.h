@@ -6,6 +6,7 @@
 #include "torchamp/amp/autocast_policy.h"
 #include "torchamp/amp/buffer_guard.h"
 #include "torchamp/amp/custom_function.h"
+#include "torchamp/amp/fp32_island.h"
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/amp/op_rule.h"
 #include "torchamp/amp/script_module.h"

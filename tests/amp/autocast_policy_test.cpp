@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include "amp/support.h"
 #include "torchamp/amp/autocast.h"
+#include "torchamp/amp/fp32_island.h"
 #include "torchamp/amp/op_rules.h"
 #include "torchamp/amp/policy_kernels.h"
 
@@ -339,6 +342,48 @@ TEST(AutocastPolicyModules, RecurrentAndConvolutionModulesWork) {
   EXPECT_EQ(y.scalar_type(), at::kFloat);
   EXPECT_EQ(net.bn(y.to(at::kBFloat16)).scalar_type(), at::kFloat);
   EXPECT_EQ(net.embedding(torch::zeros({2}, at::kLong)).scalar_type(), at::kFloat);
+}
+
+TEST(Fp32Island, RunsACallInFloat32) {
+  Net net;
+  const auto x = torch::ones({2, 4});
+  const Autocast region(at::kCPU, at::kBFloat16);
+  const auto h = net.body(x);
+  const auto y = amp::fp32_island(
+      at::kCPU, [&](const at::Tensor& input) { return net.head->forward(input); }, h);
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::equal(y, [&] {
+    const Autocast off(at::kCPU, {}, {.enabled = false});
+    return net.head->forward(h.to(at::kFloat));
+  }()));
+  y.sum().backward();
+  EXPECT_TRUE(net.body->weight.grad().defined());
+  EXPECT_EQ(net.body(x).scalar_type(), at::kBFloat16);
+}
+
+TEST(Fp32Island, CastsTensorsInContainersAndLeavesTheRest) {
+  const Autocast region(at::kCPU, at::kHalf);
+  amp::fp32_island(
+      at::kCPU,
+      [](const std::vector<at::Tensor>& tensors, const std::optional<at::Tensor>& none, int n) {
+        EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+        EXPECT_EQ(tensors.at(0).scalar_type(), at::kFloat);
+        EXPECT_EQ(tensors.at(1).scalar_type(), at::kLong);
+        EXPECT_EQ(tensors.at(2).scalar_type(), at::kDouble);
+        EXPECT_FALSE(none.has_value());
+        EXPECT_EQ(n, 3);
+      },
+      std::vector<at::Tensor>{torch::ones({1}, at::kHalf), torch::ones({1}, at::kLong),
+                              torch::ones({1}, at::kDouble)},
+      std::optional<at::Tensor>(), 3);
+  EXPECT_TRUE(at::autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST(Fp32Island, AnExceptionLeavesTheRegionAsItWas) {
+  const Autocast region(at::kCPU, at::kHalf);
+  EXPECT_THROW(amp::fp32_island(at::kCPU, [] { throw std::runtime_error("in the island"); }),
+               std::runtime_error);
+  EXPECT_EQ(mm_dtype(), at::kHalf);
 }
 
 TEST(AutocastPolicyModules, RefusesAPatternThatMatchesNothing) {

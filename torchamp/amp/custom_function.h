@@ -35,6 +35,24 @@ TORCHAMP_API bool record_forward(torch::autograd::AutogradContext* context, at::
 /// Casts a floating tensor of that device type that is not float64; leaves any other.
 TORCHAMP_API void cast_input(at::Tensor& tensor, at::DeviceType device_type, at::ScalarType dtype);
 
+/// `f(inputs...)` with the inputs' tensors cast: of f's own copies of them.
+template <typename F, typename... Inputs>
+auto call_with_cast_inputs(at::DeviceType device_type, at::ScalarType dtype, F&& f,
+                           Inputs&&... inputs) -> std::invoke_result_t<F, Inputs...> {
+  std::tuple<Owned<Inputs>...> cast(own(std::forward<Inputs>(inputs))...);
+  const auto cast_one = [&](at::Tensor& tensor) { cast_input(tensor, device_type, dtype); };
+  visit_tensors(cast, cast_one);
+  return std::apply(
+      [&f](auto&... values) -> std::invoke_result_t<F, Inputs...> {
+        if constexpr (std::invocable<F, decltype(values)...>) {
+          return std::invoke(std::forward<F>(f), values...);
+        } else {
+          return std::invoke(std::forward<F>(f), std::move(values)...);
+        }
+      },
+      cast);
+}
+
 /// The recorded states of a context, entered for the lifetime.
 class TORCHAMP_API ForwardStateGuard {
  public:
@@ -86,20 +104,8 @@ auto custom_fwd(torch::autograd::AutogradContext* context, at::Device device,
     return std::invoke(std::forward<Body>(body), std::forward<Inputs>(inputs)...);
   }
   const Autocast off(device, std::nullopt, {.enabled = false});
-  std::tuple<detail::Owned<Inputs>...> cast(detail::own(std::forward<Inputs>(inputs))...);
-  const auto cast_one = [&](at::Tensor& tensor) {
-    detail::cast_input(tensor, device.type(), cast_inputs);
-  };
-  detail::visit_tensors(cast, cast_one);
-  return std::apply(
-      [&body](auto&... values) -> std::invoke_result_t<Body, Inputs...> {
-        if constexpr (std::invocable<Body, decltype(values)...>) {
-          return std::invoke(std::forward<Body>(body), values...);
-        } else {
-          return std::invoke(std::forward<Body>(body), std::move(values)...);
-        }
-      },
-      cast);
+  return detail::call_with_cast_inputs(device.type(), cast_inputs, std::forward<Body>(body),
+                                       std::forward<Inputs>(inputs)...);
 }
 
 /// Runs the body of a Function's backward in the autocast state that custom_fwd recorded, whatever
