@@ -71,7 +71,10 @@ CastCache::Entry::Entry(const at::Tensor& tensor)
       version(tensor.unsafeGetTensorImpl()->version_counter().current_version()) {}
 
 bool CastCache::Entry::is_current(const at::Tensor& tensor) const {
-  return version == tensor.unsafeGetTensorImpl()->version_counter().current_version() &&
+  const bool is_spent =
+      with_history.spent != nullptr && with_history.spent->load(std::memory_order_acquire);
+  return !is_spent &&
+         version == tensor.unsafeGetTensorImpl()->version_counter().current_version() &&
          storage == tensor.storage().unsafeGetStorageImpl() &&
          storage_offset == tensor.storage_offset();
 }
@@ -123,8 +126,14 @@ at::Tensor CastCache::kept(const at::Tensor& owner, bool transposed, bool wants_
     // Inference tensors cannot be saved for backward(), and a later op may want to.
     const c10::InferenceMode normal_tensors(false);
     const at::AutoGradMode history(wants_history);
-    cast = {owner.to(dtype), {}, 0};
+    cast = {owner.to(dtype), {}, 0, nullptr};
     cast.version = cast.value._version();
+    if (wants_history) {
+      cast.spent = std::make_shared<std::atomic<bool>>(false);
+      cast.value.register_hook([spent = cast.spent](const at::Tensor&) {
+        spent->store(true, std::memory_order_release);
+      });
+    }
   }
   if (!transposed) {
     return cast.value;

@@ -2,8 +2,10 @@
 // The casts of weights that a thread keeps while it is inside of autocast regions. Internal: the
 // policy kernels fill it, the regions end it.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -20,7 +22,9 @@ namespace torchamp::amp::detail {
 ///
 /// A cast is given again only while it is right: the same tensor and dtype, memory that was neither
 /// written (its version counter) nor exchanged since, and a history for backward() where one is
-/// wanted. Sources are held weakly; the casts of those that are gone go with the next ones made.
+/// wanted. Once a gradient has come back to it, it is not given again either: a step may follow,
+/// and that of torch::optim::SGD writes through data(), which moves no counter. Sources are held
+/// weakly; the casts of those that are gone go with the next ones made.
 ///
 /// Threads: one object a thread; forget_in_all_threads() reaches the others at their next cast.
 class CastCache {
@@ -45,6 +49,7 @@ class CastCache {
     at::Tensor value;
     at::Tensor transposed;
     uint32_t version = 0;
+    std::shared_ptr<std::atomic<bool>> spent;  // a gradient came back; set where there is a history
   };
   struct Entry {
     explicit Entry(const at::Tensor& tensor);
