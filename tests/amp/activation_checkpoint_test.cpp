@@ -184,6 +184,20 @@ TEST(ActivationCheckpoint, TakesAndGivesTensorsInManyForms) {
   });
 }
 
+TEST(ActivationCheckpoint, TakesAModuleInPlaceOfAFunction) {
+  expect_same_in_every_state([](auto run, const auto& end_region) {
+    torch::nn::Linear linear(3, 3);
+    torch::nn::Linear other(3, 3);
+    const auto y = run(other, run(linear, torch::randn({2, 3})));
+    end_region();
+    y.to(at::kFloat).pow(2).sum().backward();
+    Trace trace;
+    append_grads(trace, *linear);
+    append_grads(trace, *other);
+    return trace;
+  });
+}
+
 TEST(ActivationCheckpoint, TakesTheSameTensorTwiceAndCapturedOnes) {
   expect_same_in_every_state([](auto run, const auto& end_region) {
     const auto x = torch::randn({3, 3}).requires_grad_();

@@ -118,7 +118,7 @@ class Preparation {
 
 torch::jit::Module script_for_autocast(const torch::jit::Module& module) {
   // A clone has methods of its own, of which nothing is compiled yet; "in place" shares tensors.
-  const auto prepared = module.clone(/*inplace=*/true);
+  auto prepared = module.clone(/*inplace=*/true);
   Preparation preparation;
   for (const auto& part : prepared.modules()) {
     for (auto* method : part.type()->methods()) {
