@@ -130,7 +130,7 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
                              std::function<at::Tensor()> closure) {
   if (!options_.enabled) {
     const WeightsChange change;
-    const StepOutcome outcome = StepOutcome::make_applied(optimizer.step(std::move(closure)));
+    StepOutcome outcome = StepOutcome::make_applied(optimizer.step(std::move(closure)));
     history_->note(outcome, {});
     return outcome;
   }
