@@ -7,6 +7,7 @@
 #include <ATen/record_function.h>
 
 #include "amp/support.h"
+#include "torchamp/amp/activation_checkpoint.h"
 #include "torchamp/amp/autocast.h"
 #include "torchamp/torchamp.h"
 
@@ -129,6 +130,17 @@ TEST(ClipBeforeUnscale, IsSeenThroughAMovedScaler) {
   const auto loss = first.scale(loss_of(p));
   GradScaler second(std::move(first));
   loss.backward();
+  clip_grad_norm_({p}, 1.0);
+  EXPECT_EQ(warnings.count(kClip), 1);
+}
+
+TEST(ClipBeforeUnscale, IsSeenThroughActivationCheckpoint) {
+  const Warnings warnings;
+  const auto p = two_zeros();
+  GradScaler scaler({.init_scale = 1024});
+  const auto loss = amp::activation_checkpoint([p](const at::Tensor& x) { return loss_of(p * x); },
+                                               torch::ones({2}));
+  scaler.scale(loss).backward();
   clip_grad_norm_({p}, 1.0);
   EXPECT_EQ(warnings.count(kClip), 1);
 }

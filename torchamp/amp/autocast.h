@@ -99,7 +99,8 @@ class TORCHAMP_API Autocast {
 template <typename F>
 class AutocastCallable {
  public:
-  AutocastCallable(AutocastSettings settings, F f) : settings_(settings), f_(std::move(f)) {}
+  AutocastCallable(AutocastSettings settings, F f)
+      : settings_(std::move(settings)), f_(std::move(f)) {}
 
   template <typename... Args>
   decltype(auto) operator()(Args&&... args) {

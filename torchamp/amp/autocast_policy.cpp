@@ -172,7 +172,7 @@ AutocastPolicy AutocastPolicy::libtorch(c10::DeviceType device_type) {
 }
 
 AutocastPolicy AutocastPolicy::strict(c10::DeviceType device_type) {
-  const AutocastPolicy start = libtorch(device_type);
+  AutocastPolicy start = libtorch(device_type);
   if (device_type != c10::kCPU) {
     return start;
   }

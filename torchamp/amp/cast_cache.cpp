@@ -39,7 +39,7 @@ at::Tensor leaf_behind_transpose(const at::Tensor& view) {
   if (view.dim() != 2 || !view.is_view()) {
     return {};
   }
-  const at::Tensor base(view._base());
+  at::Tensor base(view._base());
   if (base.dim() != 2 || !is_plain(base) || !base.is_leaf() || base.is_view() ||
       view.size(0) != base.size(1) || view.size(1) != base.size(0) ||
       view.stride(0) != base.stride(1) || view.stride(1) != base.stride(0) ||

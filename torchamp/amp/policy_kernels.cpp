@@ -83,7 +83,7 @@ void cast_arguments(c10::Stack& stack, size_t count, at::ScalarType dtype,
       argument = std::move(tensors);
     } else if (argument.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> tensors;
-      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorList()) {
+      for (const std::optional<at::Tensor> tensor : argument.toOptionalTensorList()) {
         tensors.push_back(tensor.has_value() ? std::optional(cast(*tensor, dtype, device_type))
                                              : std::nullopt);
       }
