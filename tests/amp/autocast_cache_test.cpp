@@ -149,6 +149,53 @@ TEST(AutocastCache, ExchangedMemoryIsSeen) {
 }
 
 // A write through data() does not move the version counter: only this page's one exception.
+TEST(AutocastCache, MemoryExchangedTwiceIsSeen) {
+  // The second exchange may get the address of the first memory, which is free by then.
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  const Autocast region(at::kCPU, at::kBFloat16);
+  for (int i = 2; i < 10; ++i) {
+    forward(weight);
+    weight.set_data(torch::zeros({1, 1}));
+    weight.set_data(torch::full({1, 1}, static_cast<float>(i)));
+    EXPECT_EQ(forward(weight), static_cast<float>(i));
+  }
+}
+
+TEST(AutocastCache, AnotherShapeOfTheSameMemoryIsSeen) {
+  const auto weight = torch::arange(4.0F).view({2, 2}).clone().requires_grad_();
+  const auto product = [&] { return torch::mm(torch::eye(2), weight).to(at::kFloat).detach(); };
+  const Autocast region(at::kCPU, at::kBFloat16);
+  product();
+  weight.set_data(weight.data().t());
+  EXPECT_TRUE(product().equal(weight));
+  weight.set_data(weight.data().slice(1, 0, 1));
+  EXPECT_TRUE(product().equal(weight));
+}
+
+TEST(AutocastCache, AWeightThatWasFrozenSinceGetsNoGradient) {
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  const auto x = torch::ones({1, 1});
+  const Autocast region(at::kCPU, at::kBFloat16);
+  torch::mm(x, weight);
+  weight.requires_grad_(false);
+  EXPECT_FALSE(torch::mm(x, weight).requires_grad());
+  EXPECT_FALSE(torch::mm(x, weight.t()).requires_grad());
+  const auto y = torch::mm(torch::ones({1, 1}).requires_grad_(), weight);
+  weight.requires_grad_(true);
+  y.sum().backward();
+  EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST(AutocastCache, CastsOfLeavesThatAreGoneGoBeforeTheRegionEnds) {
+  const auto weight = torch::ones({2, 2}).requires_grad_();
+  const Autocast region(at::kCPU, at::kBFloat16);
+  for (int i = 0; i < 100; ++i) {
+    const auto x = torch::ones({2, 2}).requires_grad_();
+    torch::mm(x, weight).sum().backward();
+  }
+  EXPECT_LE(amp::detail::num_kept_casts(), 2U);
+}
+
 TEST(AutocastCache, ClearedByHandShowsAWriteThatNothingRecords) {
   const auto weight = torch::ones({1, 1}).requires_grad_();
   const Autocast region(at::kCPU, at::kBFloat16);

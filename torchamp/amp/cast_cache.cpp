@@ -24,8 +24,8 @@ constexpr c10::DispatchKeySet kWrapped(
 // Whether a cast of `tensor` may be kept at all, as far as its own kind goes.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.layout() == at::kStrided &&
-         !tensor.is_inference() && !tensor.key_set().has_any(kWrapped) && tensor.has_storage() &&
-         !at::caching::is_cached_tensor(tensor);
+         !tensor.is_inference() && !tensor.is_nested() && !tensor.key_set().has_any(kWrapped) &&
+         tensor.has_storage() && !at::caching::is_cached_tensor(tensor);
 }
 
 bool has_no_hooks(torch::autograd::Node& node) {
@@ -66,8 +66,10 @@ size_t CastCache::KeyHash::operator()(const Key& key) const {
 
 CastCache::Entry::Entry(const at::Tensor& tensor)
     : source(tensor.getIntrusivePtr()),
-      storage(tensor.storage().unsafeGetStorageImpl()),
+      storage(tensor.storage().getWeakStorageImpl()),
       storage_offset(tensor.storage_offset()),
+      sizes(tensor.sizes()),
+      strides(tensor.strides()),
       version(tensor.unsafeGetTensorImpl()->version_counter().current_version()) {}
 
 bool CastCache::Entry::is_current(const at::Tensor& tensor) const {
@@ -75,8 +77,15 @@ bool CastCache::Entry::is_current(const at::Tensor& tensor) const {
       with_history.spent != nullptr && with_history.spent->load(std::memory_order_acquire);
   return !is_spent &&
          version == tensor.unsafeGetTensorImpl()->version_counter().current_version() &&
-         storage == tensor.storage().unsafeGetStorageImpl() &&
-         storage_offset == tensor.storage_offset();
+         storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl() &&
+         storage_offset == tensor.storage_offset() && tensor.sizes() == sizes &&
+         tensor.strides() == strides;
+}
+
+// A cast with history holds the leaf that its gradient goes to: when nobody else does, it is gone.
+bool CastCache::Entry::is_gone() const {
+  const auto owners = source.use_count();
+  return owners == 0 || (owners == 1 && with_history.value.defined());
 }
 
 at::Tensor CastCache::cast(const at::Tensor& source, at::ScalarType dtype) {
@@ -98,30 +107,27 @@ at::Tensor CastCache::kept(const at::Tensor& owner, bool transposed, bool wants_
   const uint64_t epoch = current_epoch.load(std::memory_order_acquire);
   if (epoch != epoch_) {
     entries_.clear();
-    young_.clear();
+    keys_.clear();
     epoch_ = epoch;
   }
   const Key key{owner.unsafeGetTensorImpl(), dtype};
   auto found = entries_.find(key);
-  if (found != entries_.end() && !found->second.is_current(owner)) {
-    entries_.erase(found);
-    found = entries_.end();
-  }
   if (found == entries_.end()) {
     drop_the_gone();
     found = entries_.emplace(key, Entry(owner)).first;
-    if (!owner.requires_grad()) {
-      young_.push_back(key);
-    }
+    keys_.push_back(key);
+  } else if (!found->second.is_current(owner)) {
+    found->second = Entry(owner);
   }
   Entry& entry = found->second;
   const auto is_intact = [](const Cast& cast) {
     return cast.value.defined() && cast.version == cast.value._version();
   };
-  // A cast with history serves where none is wanted, too; the other way round it would cut
-  // backward() off.
-  Cast& cast =
-      wants_history || is_intact(entry.with_history) ? entry.with_history : entry.without_history;
+  // In no-grad mode a cast with history serves, too. Elsewhere it would lead gradients to a tensor
+  // that does not require them now; the other way round backward() would be cut off.
+  const bool takes_history =
+      wants_history || (!at::GradMode::is_enabled() && is_intact(entry.with_history));
+  Cast& cast = takes_history ? entry.with_history : entry.without_history;
   if (!is_intact(cast)) {
     // Inference tensors cannot be saved for backward(), and a later op may want to.
     const c10::InferenceMode normal_tensors(false);
@@ -146,22 +152,20 @@ at::Tensor CastCache::kept(const at::Tensor& owner, bool transposed, bool wants_
   return cast.transposed;
 }
 
-// Looks at a few only, so that a cast costs the same however many frozen weights there are: the
-// newest, where the inputs of the last ops are, and the next ones of the others.
+// Looks at a few only, so that a cast costs the same however many weights there are: the newest,
+// where the inputs of the last ops are, and the next ones of the others.
 void CastCache::drop_the_gone() {
   constexpr size_t kLooks = 8;
-  for (size_t look = 0; look < 2 * kLooks && !young_.empty(); ++look) {
-    const size_t newest = young_.size() - 1 - std::min(look, young_.size() - 1);
-    const size_t at = look < kLooks ? newest : ++cursor_ % young_.size();
-    const auto found = entries_.find(young_[at]);
-    if (found != entries_.end() && !found->second.source.expired()) {
+  for (size_t look = 0; look < 2 * kLooks && !keys_.empty(); ++look) {
+    const size_t newest = keys_.size() - 1 - std::min(look, keys_.size() - 1);
+    const size_t at = look < kLooks ? newest : ++cursor_ % keys_.size();
+    const auto found = entries_.find(keys_[at]);
+    if (!found->second.is_gone()) {
       continue;
     }
-    if (found != entries_.end()) {
-      entries_.erase(found);
-    }
-    young_[at] = young_.back();
-    young_.pop_back();
+    entries_.erase(found);
+    keys_[at] = keys_.back();
+    keys_.pop_back();
   }
 }
 

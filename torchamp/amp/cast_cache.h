@@ -9,8 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "torchamp/base/export.h"
@@ -21,10 +23,10 @@ namespace torchamp::amp::detail {
 /// transposed views of them that torch::nn::Linear hands out.
 ///
 /// A cast is given again only while it is right: the same tensor and dtype, memory that was neither
-/// written (its version counter) nor exchanged since, and a history for backward() where one is
-/// wanted. Once a gradient has come back to it, it is not given again either: a step may follow,
-/// and that of torch::optim::SGD writes through data(), which moves no counter. Sources are held
-/// weakly; the casts of those that are gone go with the next ones made.
+/// written (its version counter) nor exchanged since, and a history for backward() where, and only
+/// where, one is wanted. Once a gradient has come back to it, it is not given again either: a step
+/// may follow, and that of torch::optim::SGD writes through data(), which moves no counter. Sources
+/// are held weakly; the casts of those that are gone go with the next ones made.
 ///
 /// Threads: one object a thread; forget_in_all_threads() reaches the others at their next cast.
 class CastCache {
@@ -55,9 +57,13 @@ class CastCache {
     explicit Entry(const at::Tensor& tensor);
     bool is_current(const at::Tensor& tensor) const;
 
+    bool is_gone() const;
+
     c10::weak_intrusive_ptr<c10::TensorImpl> source;
-    const c10::StorageImpl* storage;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps its address from being used again
     int64_t storage_offset;
+    at::DimVector sizes;
+    at::DimVector strides;
     uint32_t version;
     Cast with_history;
     Cast without_history;
@@ -68,7 +74,7 @@ class CastCache {
   void drop_the_gone();
 
   std::unordered_map<Key, Entry, KeyHash> entries_;
-  std::vector<Key> young_;  // sources that need not outlive the next op: whatever is no parameter
+  std::vector<Key> keys_;  // of the entries, oldest first but for those that took a freed place
   size_t cursor_ = 0;
   uint64_t epoch_ = 0;
 };
