@@ -344,6 +344,38 @@ TEST(AutocastPolicyModules, RecurrentAndConvolutionModulesWork) {
   EXPECT_EQ(net.embedding(torch::zeros({2}, at::kLong)).scalar_type(), at::kFloat);
 }
 
+TEST(AutocastPolicyModules, AreKnownInInferenceModeToo) {
+  const c10::InferenceMode inference;
+  const auto options = torch::nn::LinearOptions(2, 2).bias(false);
+  torch::nn::Sequential model((torch::nn::Linear(options)), torch::nn::Linear(options));
+  const auto policy = AutocastPolicy::libtorch(at::kCPU).fp32_modules(*model, "0");
+  const Autocast region(at::kCPU, at::kBFloat16, {.policy = policy});
+  const auto x = torch::ones({1, 2});
+  EXPECT_EQ(model[0]->as<torch::nn::Linear>()->forward(x).scalar_type(), at::kFloat);
+  EXPECT_EQ(model[1]->as<torch::nn::Linear>()->forward(x).scalar_type(), at::kBFloat16);
+}
+
+struct Transposing : torch::nn::Module {
+  explicit Transposing(const at::Tensor& memory) : weight(register_parameter("weight", memory)) {}
+  at::Tensor weight;
+};
+
+TEST(AutocastPolicyModules, AreToldApartInOneBuffer) {
+  const auto buffer = torch::ones({8});
+  const auto a = std::make_shared<Transposing>(buffer.narrow(0, 0, 4).view({2, 2}));
+  const auto b = std::make_shared<Transposing>(buffer.narrow(0, 4, 4).view({2, 2}));
+  torch::nn::Module model;
+  model.register_module("a", a);
+  model.register_module("b", b);
+  const auto policy = AutocastPolicy::libtorch(at::kCPU).fp32_modules(model, "a");
+  const Autocast region(at::kCPU, at::kBFloat16, {.policy = policy});
+  const auto x = torch::ones({1, 2});
+  EXPECT_EQ(torch::mm(x, a->weight).scalar_type(), at::kFloat);
+  EXPECT_EQ(torch::mm(x, a->weight.t()).scalar_type(), at::kFloat);
+  EXPECT_EQ(torch::mm(x, b->weight).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(torch::mm(x, b->weight.t()).scalar_type(), at::kBFloat16);
+}
+
 TEST(Fp32Island, RunsACallInFloat32) {
   Net net;
   const auto x = torch::ones({2, 4});

@@ -227,6 +227,12 @@ AutocastPolicy AutocastPolicy::fp32_modules(const torch::nn::Module& root,
     const auto add = [&rules](const at::Tensor& tensor) {
       if (tensor.defined()) {
         rules->islands.emplace(tensor.unsafeGetTensorImpl(), tensor.getIntrusivePtr());
+        if (tensor.has_storage()) {
+          rules->island_memory.emplace(
+              tensor.storage().unsafeGetStorageImpl(),
+              detail::IslandMemory{tensor.storage().getWeakStorageImpl(), tensor.storage_offset(),
+                                   tensor.numel()});
+        }
       }
     };
     for (const auto& parameter : item.value()->parameters()) {

@@ -203,14 +203,25 @@ class PolicyKernel final : public c10::OperatorKernel {
   static bool is_on_island(const Rules& rules, at::ArrayRef<c10::IValue> arguments) {
     bool found = false;
     for_each_tensor(arguments, [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || found) {
-        return;
+      if (tensor.defined() && !found) {
+        found =
+            rules.islands.contains(tensor.unsafeGetTensorImpl()) ||
+            (tensor.is_view() && rules.islands.contains(tensor._base().unsafeGetTensorImpl())) ||
+            is_memory_of_island(rules, tensor);
       }
-      const auto* impl =
-          tensor.is_view() ? tensor._base().unsafeGetTensorImpl() : tensor.unsafeGetTensorImpl();
-      found = rules.islands.contains(impl);
     });
     return found;
+  }
+
+  static bool is_memory_of_island(const Rules& rules, const at::Tensor& tensor) {
+    if (!tensor.has_storage()) {
+      return false;
+    }
+    const auto [first, last] =
+        rules.island_memory.equal_range(tensor.storage().unsafeGetStorageImpl());
+    return std::any_of(first, last, [&tensor](const auto& entry) {
+      return entry.second.offset == tensor.storage_offset() && entry.second.numel == tensor.numel();
+    });
   }
 
   c10::DeviceType device_type_;

@@ -3,6 +3,7 @@
 // thread's current policy makes them do. Internal.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -29,6 +31,13 @@ struct Registration {
 std::shared_ptr<Registration> register_kernel(c10::DeviceType device_type,
                                               const c10::OperatorHandle& op);
 
+/// The memory of a parameter or buffer. The weak reference keeps its address from being used again.
+struct IslandMemory {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  int64_t offset = 0;
+  int64_t numel = 0;
+};
+
 /// A policy as the kernels read it.
 struct Rules : std::enable_shared_from_this<Rules> {
   c10::DeviceType device_type = c10::kCPU;
@@ -37,6 +46,9 @@ struct Rules : std::enable_shared_from_this<Rules> {
   std::unordered_map<std::string, std::shared_ptr<Registration>> registrations;
   /// Tensors whose ops run in float32.
   std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> islands;
+  /// Where they were when the policy was made. It tells a transpose by itself from others of one
+  /// buffer, and is all that tells it in inference mode, where views do not know their base.
+  std::unordered_multimap<const c10::StorageImpl*, IslandMemory> island_memory;
 
   OpRule at(size_t slot) const { return slot < by_slot.size() ? by_slot[slot] : OpRule::kUnknown; }
 };
