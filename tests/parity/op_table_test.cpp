@@ -19,6 +19,7 @@
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
+#include "support/drop_warnings.h"
 #include "support/fingerprint.h"
 #include "support/golden.h"
 #include "support/op_call.h"
@@ -34,15 +35,6 @@ enum class Way { kTorchAmp, kLibTorch };
 void PrintTo(Way way, std::ostream* out) {
   *out << (way == Way::kTorchAmp ? "torchamp::Autocast" : "at::autocast by hand");
 }
-
-class DropWarnings : public c10::WarningHandler {
- public:
-  DropWarnings() : guard_(this) {}
-  void process(const c10::Warning& /*warning*/) override {}
-
- private:
-  c10::WarningUtils::WarningHandlerGuard guard_;
-};
 
 // What torch.autocast does on CPU, with LibTorch's own functions and nothing of ours.
 class RawRegion {

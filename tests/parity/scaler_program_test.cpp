@@ -11,6 +11,7 @@
 
 #include <torch/torch.h>
 
+#include "support/drop_warnings.h"
 #include "support/golden.h"
 #include "support/op_call.h"
 #include "support/recipe.h"
@@ -20,15 +21,6 @@ namespace torchamp::testing {
 namespace {
 
 using nlohmann::json;
-
-class DropWarnings : public c10::WarningHandler {
- public:
-  DropWarnings() : guard_(this) {}
-  void process(const c10::Warning& /*warning*/) override {}
-
- private:
-  c10::WarningUtils::WarningHandlerGuard guard_;
-};
 
 at::Tensor gradient(char letter, const at::Tensor& parameter, uint64_t stream) {
   at::Tensor result = uniform(stream, parameter.sizes()) * 1024;
