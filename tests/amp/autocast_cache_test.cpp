@@ -225,7 +225,7 @@ class Copies {
   at::CallbackHandle handle_;
 };
 
-// Weight and bias of a Linear, once each; the input, once: it is a tensor without history, too.
+// Weight and bias of a Linear, once each; the input on each call.
 TEST(AutocastCache, LinearLayersWeightIsCastOnceARegion) {
   torch::nn::Linear linear(4, 4);
   const auto x = torch::ones({2, 4});
@@ -238,7 +238,7 @@ TEST(AutocastCache, LinearLayersWeightIsCastOnceARegion) {
     const auto y = linear(x);
     EXPECT_EQ(Copies::count, 3);
     const auto again = linear(x);
-    EXPECT_EQ(Copies::count, 3);
+    EXPECT_EQ(Copies::count, 4);
     EXPECT_TRUE(at::equal(y, again));
     EXPECT_EQ(again.requires_grad(), !frozen);
   }
@@ -288,7 +288,26 @@ TEST(AutocastCache, ServesNoGradAndInferenceModeWithOneCast) {
         linear(x);
       }
     }
-    EXPECT_EQ(Copies::count, 3) << (inference ? "inference mode" : "no_grad");
+    EXPECT_EQ(Copies::count, 5) << (inference ? "inference mode" : "no_grad");
+  }
+}
+
+// No version counter shows such a write, and LibTorch never keeps a cast of an input.
+TEST(AutocastCache, AnInputBufferFilledByHandIsSeen) {
+  auto x = torch::zeros({1, 1});
+  const auto weight = torch::ones({1, 1}).requires_grad_();
+  torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(false));
+  {
+    const torch::NoGradGuard no_grad;
+    linear->weight.fill_(1);
+  }
+  const Autocast region(at::kCPU, at::kBFloat16);
+  for (const float value : {1.0F, 2.0F, 3.0F}) {
+    x.accessor<float, 2>()[0][0] = value;
+    EXPECT_EQ(torch::mm(x, weight).item<float>(), value);
+    EXPECT_EQ(at::linear(x, weight).item<float>(), value);
+    EXPECT_EQ(linear(x).item<float>(), value);
+    EXPECT_EQ(at::conv1d(x.view({1, 1, 1}), weight.view({1, 1, 1})).item<float>(), value);
   }
 }
 

@@ -77,6 +77,32 @@ TEST(ClipBeforeUnscale, DoesNotWarnOfTheRightOrder) {
   EXPECT_TRUE(warnings.texts().empty());
 }
 
+// The generator's scaled pass reaches the discriminator, whose gradients are dropped and made anew.
+TEST(ClipBeforeUnscale, DoesNotWarnOfAGradientThatWasDroppedAndMadeAnew) {
+  GradScaler scaler({.init_scale = 1024});
+  const Warnings warnings;
+  const auto generator = two_zeros();
+  const auto discriminator = torch::ones({2}).requires_grad_();
+  const auto og = sgd({generator}, 0.01);
+  const auto od = sgd({discriminator}, 0.01);
+  for (int i = 0; i < 3; ++i) {
+    og->zero_grad();
+    scaler.scale(loss_of(generator * discriminator)).backward();
+    od->zero_grad();
+    loss_of(discriminator).backward();
+    clip_grad_norm_({discriminator}, 1.0);
+    od->step();
+    scaler.unscale_(*og);
+    clip_grad_norm_({generator}, 1.0);
+    scaler.step(*og);
+    scaler.update();
+  }
+  EXPECT_TRUE(warnings.texts().empty()) << warnings.texts().front();
+  scaler.scale(loss_of(generator * discriminator)).backward();  // adds to a plain gradient
+  clip_grad_norm_({discriminator}, 1.0);
+  EXPECT_EQ(warnings.count(kClip), 1);
+}
+
 TEST(ClipBeforeUnscale, DoesNotWarnOfWhatHoldsNoScale) {
   const Warnings warnings;
   GradScaler scaler({.init_scale = 1024});

@@ -88,8 +88,8 @@ bool CastCache::Entry::is_gone() const {
   return owners == 0 || (owners == 1 && with_history.value.defined());
 }
 
-at::Tensor CastCache::cast(const at::Tensor& source, at::ScalarType dtype) {
-  if (is_plain(source)) {
+at::Tensor CastCache::cast(const at::Tensor& source, at::ScalarType dtype, bool keep_without_grad) {
+  if ((keep_without_grad || source.requires_grad()) && is_plain(source)) {
     const bool wants_history = source.requires_grad() && at::GradMode::is_enabled();
     if (!source.is_view()) {
       if (source.is_leaf()) {

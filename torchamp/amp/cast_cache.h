@@ -31,8 +31,9 @@ namespace torchamp::amp::detail {
 /// Threads: one object a thread; forget_in_all_threads() reaches the others at their next cast.
 class CastCache {
  public:
-  /// `source` in `dtype`, kept or made. The autocast key must be excluded by the caller.
-  at::Tensor cast(const at::Tensor& source, at::ScalarType dtype);
+  /// `source` in `dtype`, kept or made; one without gradient is kept only if `keep_without_grad`.
+  /// The autocast key must be excluded by the caller.
+  at::Tensor cast(const at::Tensor& source, at::ScalarType dtype, bool keep_without_grad);
 
   /// Casts that are held now.
   size_t size() const;

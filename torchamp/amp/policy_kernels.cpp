@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/List.h>
@@ -32,7 +36,8 @@ bool is_eligible(const at::Tensor& tensor, c10::DeviceType device_type) {
   return at::autocast::is_eligible(tensor, device_type);
 }
 
-at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype, c10::DeviceType device_type) {
+at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype, c10::DeviceType device_type,
+                bool is_data) {
   if (!is_eligible(tensor, device_type) || tensor.scalar_type() == dtype) {
     return tensor;
   }
@@ -42,7 +47,7 @@ at::Tensor cast(const at::Tensor& tensor, at::ScalarType dtype, c10::DeviceType 
   if (cache == nullptr) {
     cache = new CastCache;
   }
-  return cache->cast(tensor, dtype);
+  return cache->cast(tensor, dtype, /*keep_without_grad=*/!is_data);
 }
 
 /// Calls visit(tensor) for every tensor among the op's arguments.
@@ -65,27 +70,42 @@ void for_each_tensor(at::ArrayRef<c10::IValue> arguments, F&& visit) {
   }
 }
 
+// Whether an argument carries the batch rather than weights. A frozen weight is worth keeping a
+// cast of; a batch without gradient is new each time, and programs write their input buffers in
+// ways that no version counter shows.
+bool is_data(const c10::OperatorName& op, const std::string& argument) {
+  static const std::set<std::string, std::less<>> kNames{"input", "mat1", "batch1", "query", "key",
+                                                         "value", "x",    "hx",     "cx"};
+  static const std::set<std::string, std::less<>> kOpsWhoseSelfIsABias{
+      "aten::addmm", "aten::_addmm_activation", "aten::addbmm", "aten::baddbmm", "aten::addmv",
+      "aten::addr"};
+  return argument == "self" ? !kOpsWhoseSelfIsABias.contains(op.name) : kNames.contains(argument);
+}
+
 // Lists are made anew: the caller may share them.
-void cast_arguments(c10::Stack& stack, size_t count, at::ScalarType dtype,
+void cast_arguments(c10::Stack& stack, const std::vector<bool>& data, at::ScalarType dtype,
                     c10::DeviceType device_type) {
-  for (size_t i = stack.size() - count; i < stack.size(); ++i) {
+  const size_t first = stack.size() - data.size();
+  for (size_t i = first; i < stack.size(); ++i) {
     c10::IValue& argument = stack[i];
+    const bool is_data = data[i - first];
     if (argument.isTensor()) {
       const at::Tensor& tensor = argument.toTensor();
       if (is_eligible(tensor, device_type) && tensor.scalar_type() != dtype) {
-        argument = cast(tensor, dtype, device_type);
+        argument = cast(tensor, dtype, device_type, is_data);
       }
     } else if (argument.isTensorList()) {
       c10::List<at::Tensor> tensors;
       for (const at::Tensor& tensor : argument.toTensorList()) {
-        tensors.push_back(cast(tensor, dtype, device_type));
+        tensors.push_back(cast(tensor, dtype, device_type, is_data));
       }
       argument = std::move(tensors);
     } else if (argument.isOptionalTensorList()) {
       c10::List<std::optional<at::Tensor>> tensors;
       for (const std::optional<at::Tensor> tensor : argument.toOptionalTensorList()) {
-        tensors.push_back(tensor.has_value() ? std::optional(cast(*tensor, dtype, device_type))
-                                             : std::nullopt);
+        tensors.push_back(tensor.has_value()
+                              ? std::optional(cast(*tensor, dtype, device_type, is_data))
+                              : std::nullopt);
       }
       argument = std::move(tensors);
     }
@@ -111,6 +131,7 @@ class PolicyKernel final : public c10::OperatorKernel {
       before_.emplace(op.getComputedKernelForDispatchKey(key_));
     }
     for (size_t i = 0; i < num_arguments_; ++i) {
+      data_.push_back(is_data(op.operator_name(), op.schema().arguments()[i].name()));
       if (op.schema().arguments()[i].name() == "dtype") {
         dtype_argument_ = i;
       }
@@ -131,7 +152,7 @@ class PolicyKernel final : public c10::OperatorKernel {
     const auto arguments = torch::jit::last(*stack, num_arguments_);
     if (!rules->islands.empty() && is_on_island(*rules, arguments)) {
       const c10::impl::ExcludeDispatchKeyGuard no_autocast(key_);
-      cast_arguments(*stack, num_arguments_, at::kFloat, device_type_);
+      cast_arguments(*stack, data_, at::kFloat, device_type_);
       op.callBoxed(stack);
       return;
     }
@@ -173,7 +194,7 @@ class PolicyKernel final : public c10::OperatorKernel {
 
   void call_cast(const c10::OperatorHandle& op, c10::Stack* stack, at::ScalarType dtype) const {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(key_);
-    cast_arguments(*stack, num_arguments_, dtype, device_type_);
+    cast_arguments(*stack, data_, dtype, device_type_);
     op.callBoxed(stack);
   }
 
@@ -228,6 +249,7 @@ class PolicyKernel final : public c10::OperatorKernel {
   c10::DispatchKey key_;
   size_t slot_;
   size_t num_arguments_;
+  std::vector<bool> data_;  // for each argument, whether it is_data()
   std::optional<size_t> dtype_argument_;
   std::optional<c10::OperatorHandle> with_dtype_;
   std::optional<c10::SafeKernelFunction> before_;

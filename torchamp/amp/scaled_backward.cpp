@@ -1,8 +1,10 @@
 #include "torchamp/amp/scaled_backward.h"
 
+#include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -59,7 +61,15 @@ void mark_in_backward(const at::Tensor& scaled,
   const std::weak_ptr<multi_tensor::ScaledMarks> weak_marks = marks;
   scaled.register_hook([weak_marks, scale](const at::TensorBase&) {
     if (const auto live_marks = weak_marks.lock()) {
-      live_marks->add(leaves_of_this_pass(), scale);
+      auto leaves = leaves_of_this_pass();
+      live_marks->add(leaves, scale);
+      // Which gradients these are is known when the pass is over.
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [weak_marks, leaves = std::move(leaves)] {
+            if (const auto marks_at_end = weak_marks.lock()) {
+              marks_at_end->note_gradients(leaves);
+            }
+          });
     }
   });
 }

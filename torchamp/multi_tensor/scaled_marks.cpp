@@ -47,9 +47,21 @@ void ScaledMarks::add(const std::vector<at::Tensor>& parameters, const at::Tenso
   scale_ = scale;
   for (const auto& parameter : parameters) {
     const bool is_new =
-        marked_.insert_or_assign(parameter.unsafeGetTensorImpl(), parameter.getIntrusivePtr())
+        marked_
+            .insert_or_assign(parameter.unsafeGetTensorImpl(),
+                              Mark{WeakTensor(parameter.getIntrusivePtr()), std::nullopt})
             .second;
     registry.num_marks += is_new ? 1 : 0;
+  }
+}
+
+void ScaledMarks::note_gradients(const std::vector<at::Tensor>& parameters) {
+  const std::lock_guard lock(registry.mutex);
+  for (const auto& parameter : parameters) {
+    const auto found = marked_.find(parameter.unsafeGetTensorImpl());
+    if (found != marked_.end() && parameter.grad().defined()) {
+      found->second.gradient.emplace(parameter.grad().getIntrusivePtr());
+    }
   }
 }
 
@@ -73,8 +85,13 @@ bool ScaledMarks::has(const at::Tensor& parameter) const {
 
 bool ScaledMarks::has_any(const std::vector<at::Tensor>& parameters) const {
   return std::any_of(parameters.begin(), parameters.end(), [this](const at::Tensor& parameter) {
-    return parameter.defined() && parameter.grad().defined() &&
-           marked_.count(parameter.unsafeGetTensorImpl()) > 0;
+    if (!parameter.defined() || !parameter.grad().defined()) {
+      return false;
+    }
+    const auto found = marked_.find(parameter.unsafeGetTensorImpl());
+    return found != marked_.end() &&
+           (!found->second.gradient.has_value() ||
+            found->second.gradient->_unsafe_get_target() == parameter.grad().unsafeGetTensorImpl());
   });
 }
 

@@ -31,6 +31,8 @@ class TORCHAMP_API ScaledMarks : public std::enable_shared_from_this<ScaledMarks
 
   /// The gradients of `parameters` hold the factor `scale` (one element, any device) from now on.
   void add(const std::vector<at::Tensor>& parameters, const at::Tensor& scale);
+  /// Those gradients are complete: a mark is reported only while its gradient is still this one.
+  void note_gradients(const std::vector<at::Tensor>& parameters);
   /// The gradients of `parameters` hold it no more.
   void remove(const std::vector<at::Tensor>& parameters);
   /// No gradient does.
@@ -45,7 +47,12 @@ class TORCHAMP_API ScaledMarks : public std::enable_shared_from_this<ScaledMarks
   ScaledMarks() = default;
   bool has_any(const std::vector<at::Tensor>& parameters) const;
 
-  std::unordered_map<const c10::TensorImpl*, WeakTensor> marked_;
+  struct Mark {
+    WeakTensor parameter;
+    std::optional<WeakTensor> gradient;  // nothing while the backward pass is under way
+  };
+
+  std::unordered_map<const c10::TensorImpl*, Mark> marked_;
   at::Tensor scale_;
   bool is_reported_ = false;
   // The list of all owners.
