@@ -16,17 +16,8 @@ namespace {
 
 using detail::Rules;
 
-constexpr std::string_view kAten = "aten::";
-
-bool has_policies(c10::DeviceType device_type) {
-  return device_type == c10::kCPU || device_type == c10::kCUDA;
-}
-
-// As it stands in rules: overload after a dot, "aten::" left out.
-std::string short_name(const c10::OperatorName& name) {
-  std::string text = name.name.starts_with(kAten) ? name.name.substr(kAten.size()) : name.name;
-  return name.overload_name.empty() ? text : text.append(".").append(name.overload_name);
-}
+using detail::kAten;
+using detail::short_name;
 
 c10::OperatorName full_name(std::string_view op) {
   std::string text(op);
@@ -160,7 +151,7 @@ constexpr std::array kParameterOps{"layer_norm",
 }  // namespace
 
 AutocastPolicy AutocastPolicy::libtorch(c10::DeviceType device_type) {
-  if (!has_policies(device_type)) {
+  if (!detail::has_kernels(device_type)) {
     return none();
   }
   static const AutocastPolicy cpu{libtorch_rules(c10::kCPU)};

@@ -194,6 +194,11 @@ OpRules cuda_rules() {
 
 }  // namespace
 
+std::string short_name(const c10::OperatorName& name) {
+  std::string text = name.name.starts_with(kAten) ? name.name.substr(kAten.size()) : name.name;
+  return name.overload_name.empty() ? text : text.append(".").append(name.overload_name);
+}
+
 const OpRules& known_rules(c10::DeviceType device_type) {
   static const OpRules cpu = cpu_rules();
   static const OpRules cuda = cuda_rules();
@@ -205,11 +210,7 @@ OpRules libtorch_rules(c10::DeviceType device_type) {
   const auto& known = known_rules(device_type);
   const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device_type);
   for (const auto& op : c10::Dispatcher::singleton().getRegistrationsForDispatchKey(key)) {
-    constexpr std::string_view kAten = "aten::";
-    std::string name = op.overload_name.empty() ? op.name : op.name + "." + op.overload_name;
-    if (name.starts_with(kAten)) {
-      name.erase(0, kAten.size());
-    }
+    std::string name = short_name(op);
     const auto rule = known.find(name);
     rules.emplace(std::move(name), rule == known.end() ? OpRule::kUnknown : rule->second);
   }

@@ -4,13 +4,21 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
+#include <ATen/core/operator_name.h>
 #include <c10/core/DeviceType.h>
 
 #include "torchamp/amp/op_rule.h"
 #include "torchamp/base/export.h"
 
 namespace torchamp::amp::detail {
+
+/// The namespace of LibTorch's own ops, which names of rules leave out.
+constexpr std::string_view kAten = "aten::";
+
+/// An op's name as it stands in rules: overload after a dot, "aten::" left out.
+std::string short_name(const c10::OperatorName& name);
 
 using OpRules = std::map<std::string, OpRule, std::less<>>;
 

@@ -26,10 +26,6 @@ namespace {
 thread_local std::array<const Rules*, 2> active{};
 thread_local CastCache* cache = nullptr;
 
-bool has_kernels(c10::DeviceType device_type) {
-  return device_type == c10::kCPU || device_type == c10::kCUDA;
-}
-
 size_t index_of(c10::DeviceType device_type) { return device_type == c10::kCPU ? 0 : 1; }
 
 bool is_eligible(const at::Tensor& tensor, c10::DeviceType device_type) {
@@ -151,9 +147,7 @@ class PolicyKernel final : public c10::OperatorKernel {
     }
     const auto arguments = torch::jit::last(*stack, num_arguments_);
     if (!rules->islands.empty() && is_on_island(*rules, arguments)) {
-      const c10::impl::ExcludeDispatchKeyGuard no_autocast(key_);
-      cast_arguments(*stack, data_, at::kFloat, device_type_);
-      op.callBoxed(stack);
+      call_cast(op, stack, at::kFloat);
       return;
     }
     switch (rules->at(slot_)) {
@@ -292,6 +286,10 @@ std::shared_ptr<Registration> register_kernel(c10::DeviceType device_type,
       std::make_shared<Registration>(Registration{entry.slot, op, std::move(handle)});
   entry.registration = registration;
   return registration;
+}
+
+bool has_kernels(c10::DeviceType device_type) {
+  return device_type == c10::kCPU || device_type == c10::kCUDA;
 }
 
 const Rules* active_rules(c10::DeviceType device_type) {

@@ -59,6 +59,9 @@ struct PolicyAccess {
   static AutocastPolicy policy(const Rules* rules);
 };
 
+/// Whether the device type is one that policies have kernels for.
+bool has_kernels(c10::DeviceType device_type);
+
 /// The rules in force on this thread for CPU or CUDA; null outside of regions with a policy.
 const Rules* active_rules(c10::DeviceType device_type);
 /// Sets them; for the regions.
