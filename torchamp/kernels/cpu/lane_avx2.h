@@ -1,0 +1,172 @@
+// Lanes of 8 floats or 4 doubles with AVX2, FMA and F16C. Include in a file compiled for them only;
+// table.inl.h follows it.
+
+#include <immintrin.h>
+
+#include "torchamp/kernels/convert.h"
+
+namespace torchamp::kernels {
+namespace {
+
+template <typename T>
+struct Lane;
+
+template <>
+struct Lane<float> {
+  using Real = float;
+  static constexpr int kWidth = 8;
+  __m256 x;
+
+  static Lane all(double value) { return {_mm256_set1_ps(static_cast<float>(value))}; }
+  static Lane load(const float* from) { return {_mm256_loadu_ps(from)}; }
+  void store(float* to) const { _mm256_storeu_ps(to, x); }
+
+  static Lane from_bf16(const uint16_t* from) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(widen(from), 16))};
+  }
+  static Lane from_f16(const uint16_t* from) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+  }
+  void to_f16(uint16_t* to) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  void to_bf16(uint16_t* to) const { narrow(nearest_bf16(x), to); }
+  void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(bits, _mm256_and_si256(random(key, index), _mm256_set1_epi32(0xFFFF))),
+        16);
+    const __m256i exponent = _mm256_set1_epi32(0x7F800000);
+    const __m256i was_not_finite = _mm256_cmpeq_epi32(_mm256_and_si256(bits, exponent), exponent);
+    const __m256i is_inf = _mm256_cmpeq_epi32(_mm256_and_si256(rounded, _mm256_set1_epi32(0x7F80)),
+                                              _mm256_set1_epi32(0x7F80));
+    __m256i result = _mm256_blendv_epi8(rounded, _mm256_srli_epi32(bits, 16),
+                                        _mm256_andnot_si256(was_not_finite, is_inf));
+    result = _mm256_blendv_epi8(result, _mm256_set1_epi32(0x7FC0), nan_mask(x));
+    narrow(result, to);
+  }
+
+  // join() and split() of 16 elements; `ties` are 16 bits.
+  static void join16(const uint16_t* weight, const uint16_t* low, const uint8_t* ties, float* to) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256i low32 = widen(low + 8 * half);
+      const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+      const __m256i tie =
+          _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(ties[half]), bit), bit);
+      const __m256i was_rounded_up =  // all ones, which is -1
+          _mm256_or_si256(_mm256_cmpgt_epi32(low32, _mm256_set1_epi32(0x8000)), tie);
+      const __m256i high = _mm256_add_epi32(widen(weight + 8 * half), was_rounded_up);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 8 * half),
+                          _mm256_or_si256(_mm256_slli_epi32(high, 16), low32));
+    }
+  }
+  static void split16(const float* from, uint16_t* weight, uint16_t* low, uint8_t* ties) {
+    for (int half = 0; half < 2; ++half) {
+      const __m256 x = _mm256_loadu_ps(from + 8 * half);
+      const __m256i bits = _mm256_castps_si256(x);
+      const __m256i nearest = nearest_bf16(x);
+      const __m256i low32 =
+          _mm256_andnot_si256(nan_mask(x), _mm256_and_si256(bits, _mm256_set1_epi32(0xFFFF)));
+      const __m256i was_kept = _mm256_cmpeq_epi32(nearest, _mm256_srli_epi32(bits, 16));
+      const __m256i tie =
+          _mm256_andnot_si256(was_kept, _mm256_cmpeq_epi32(low32, _mm256_set1_epi32(0x8000)));
+      narrow(nearest, weight + 8 * half);
+      narrow(low32, low + 8 * half);
+      ties[half] = static_cast<uint8_t>(_mm256_movemask_ps(_mm256_castsi256_ps(tie)));
+    }
+  }
+
+ private:
+  static __m256i widen(const uint16_t* from) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static void narrow(__m256i value, uint16_t* to) {  // each below 2^16
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(value, value), 0x08);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+  }
+  static __m256i nan_mask(__m256 x) {
+    return _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  }
+  static __m256i nearest_bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+    return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7FC0), nan_mask(x));
+  }
+  // random_bits() of 8 elements in a row; `index` is a multiple of 8.
+  static __m256i random(uint64_t key, uint64_t index) {
+    __m256i r = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(index)),
+                                 _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    r = _mm256_xor_si256(r, _mm256_set1_epi32(static_cast<int>(key)));
+    r = _mm256_xor_si256(
+        r, _mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(index >> 32) * 0x9E3779B9U)));
+    r = _mm256_mullo_epi32(_mm256_xor_si256(r, _mm256_srli_epi32(r, 16)),
+                           _mm256_set1_epi32(0x7FEB352D));
+    r = _mm256_xor_si256(r, _mm256_set1_epi32(static_cast<int>(key >> 32)));
+    r = _mm256_mullo_epi32(_mm256_xor_si256(r, _mm256_srli_epi32(r, 15)),
+                           _mm256_set1_epi32(static_cast<int>(0x846CA68BU)));
+    return _mm256_xor_si256(r, _mm256_srli_epi32(r, 16));
+  }
+};
+
+template <>
+struct Lane<double> {
+  using Real = double;
+  static constexpr int kWidth = 4;
+  __m256d x;
+
+  static Lane all(double value) { return {_mm256_set1_pd(value)}; }
+  static Lane load(const double* from) { return {_mm256_loadu_pd(from)}; }
+  void store(double* to) const { _mm256_storeu_pd(to, x); }
+};
+
+inline Lane<float> operator+(Lane<float> a, Lane<float> b) { return {_mm256_add_ps(a.x, b.x)}; }
+inline Lane<float> operator-(Lane<float> a, Lane<float> b) { return {_mm256_sub_ps(a.x, b.x)}; }
+inline Lane<float> operator*(Lane<float> a, Lane<float> b) { return {_mm256_mul_ps(a.x, b.x)}; }
+inline Lane<float> operator/(Lane<float> a, Lane<float> b) { return {_mm256_div_ps(a.x, b.x)}; }
+inline Lane<float> fma(Lane<float> a, Lane<float> b, Lane<float> c) {
+  return {_mm256_fmadd_ps(a.x, b.x, c.x)};
+}
+inline Lane<float> sqrt(Lane<float> a) { return {_mm256_sqrt_ps(a.x)}; }
+inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
+  // max gives b where one is NaN, so a NaN in a is put back.
+  const __m256 a_is_nan = _mm256_cmp_ps(a.x, a.x, _CMP_UNORD_Q);
+  return {_mm256_blendv_ps(_mm256_max_ps(a.x, b.x), a.x, a_is_nan)};
+}
+
+inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm256_add_pd(a.x, b.x)}; }
+inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm256_sub_pd(a.x, b.x)}; }
+inline Lane<double> operator*(Lane<double> a, Lane<double> b) { return {_mm256_mul_pd(a.x, b.x)}; }
+inline Lane<double> operator/(Lane<double> a, Lane<double> b) { return {_mm256_div_pd(a.x, b.x)}; }
+inline Lane<double> fma(Lane<double> a, Lane<double> b, Lane<double> c) {
+  return {_mm256_fmadd_pd(a.x, b.x, c.x)};
+}
+inline Lane<double> sqrt(Lane<double> a) { return {_mm256_sqrt_pd(a.x)}; }
+inline Lane<double> max_or_nan(Lane<double> a, Lane<double> b) {
+  const __m256d a_is_nan = _mm256_cmp_pd(a.x, a.x, _CMP_UNORD_Q);
+  return {_mm256_blendv_pd(_mm256_max_pd(a.x, b.x), a.x, a_is_nan)};
+}
+
+inline __m256d four_doubles(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
+inline __m256d four_doubles(const double* x) { return _mm256_loadu_pd(x); }
+
+// Sixteen running sums of squares: element i goes to sum i % 16.
+template <typename T>
+struct SquareSums {
+  __m256d sums[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
+                     _mm256_setzero_pd()};
+  void add16(const T* x) {
+    for (int i = 0; i < 4; ++i) {
+      const __m256d four = four_doubles(x + 4 * i);
+      sums[i] = _mm256_fmadd_pd(four, four, sums[i]);
+    }
+  }
+  void get(double* to) const {
+    for (int i = 0; i < 4; ++i) _mm256_storeu_pd(to + 4 * i, sums[i]);
+  }
+};
+
+}  // namespace
+}  // namespace torchamp::kernels

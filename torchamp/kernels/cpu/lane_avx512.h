@@ -1,0 +1,175 @@
+// Lanes of 16 floats or 8 doubles with AVX-512 (F, BW, DQ, VL). Include in a file compiled for it
+// only; table.inl.h follows it.
+
+#include <immintrin.h>
+
+namespace torchamp::kernels {
+namespace {
+
+template <typename T>
+struct Lane;
+
+template <>
+struct Lane<float> {
+  using Real = float;
+  static constexpr int kWidth = 16;
+  __m512 x;
+
+  static Lane all(double value) { return {_mm512_set1_ps(static_cast<float>(value))}; }
+  static Lane load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  void store(float* to) const { _mm512_storeu_ps(to, x); }
+
+  static Lane from_bf16(const uint16_t* from) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(from)), 16))};
+  }
+  static Lane from_f16(const uint16_t* from) { return {_mm512_cvtph_ps(load16(from))}; }
+  void to_f16(uint16_t* to) const {
+    store16(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+  void to_bf16(uint16_t* to) const { store16(to, _mm512_cvtepi32_epi16(nearest_bf16(x))); }
+  void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(bits, _mm512_and_si512(random(key, index), _mm512_set1_epi32(0xFFFF))),
+        16);
+    const __m512i exponent = _mm512_set1_epi32(0x7F800000);
+    const __mmask16 was_finite =
+        _mm512_cmpneq_epi32_mask(_mm512_and_si512(bits, exponent), exponent);
+    const __mmask16 became_inf = _mm512_cmpeq_epi32_mask(
+        _mm512_and_si512(rounded, _mm512_set1_epi32(0x7F80)), _mm512_set1_epi32(0x7F80));
+    const __m512i kept = _mm512_mask_srli_epi32(rounded, was_finite & became_inf, bits, 16);
+    store16(to, _mm512_cvtepi32_epi16(_mm512_mask_set1_epi32(kept, is_nan(x), 0x7FC0)));
+  }
+
+  // join() of 16 elements; `ties` are 16 bits.
+  static void join16(const uint16_t* weight, const uint16_t* low, const uint8_t* ties, float* to) {
+    const __m512i low32 = _mm512_cvtepu16_epi32(load16(low));
+    uint16_t tie_bits = 0;
+    __builtin_memcpy(&tie_bits, ties, 2);
+    const __mmask16 was_rounded_up = _mm512_cmpgt_epi32_mask(low32, _mm512_set1_epi32(0x8000)) |
+                                     static_cast<__mmask16>(tie_bits);
+    const __m512i weight32 = _mm512_cvtepu16_epi32(load16(weight));
+    const __m512i high =
+        _mm512_mask_sub_epi32(weight32, was_rounded_up, weight32, _mm512_set1_epi32(1));
+    _mm512_storeu_ps(to, _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(high, 16), low32)));
+  }
+  static void split16(const float* from, uint16_t* weight, uint16_t* low, uint8_t* ties) {
+    const __m512 x = _mm512_loadu_ps(from);
+    const __m512i bits = _mm512_castps_si512(x);
+    const __mmask16 nan = is_nan(x);
+    const __m512i nearest = nearest_bf16(x);
+    const __m512i low32 =
+        _mm512_maskz_and_epi32(static_cast<__mmask16>(~nan), bits, _mm512_set1_epi32(0xFFFF));
+    const __mmask16 tie = _mm512_cmpeq_epi32_mask(low32, _mm512_set1_epi32(0x8000)) &
+                          _mm512_cmpneq_epi32_mask(nearest, _mm512_srli_epi32(bits, 16));
+    store16(weight, _mm512_cvtepi32_epi16(nearest));
+    store16(low, _mm512_cvtepi32_epi16(low32));
+    const auto tie_bits = static_cast<uint16_t>(tie);
+    __builtin_memcpy(ties, &tie_bits, 2);
+  }
+
+ private:
+  static __m256i load16(const uint16_t* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  }
+  static void store16(uint16_t* to, __m256i value) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value);
+  }
+  static __mmask16 is_nan(__m512 x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
+  static __m512i nearest_bf16(__m512 x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+    return _mm512_mask_set1_epi32(rounded, is_nan(x), 0x7FC0);
+  }
+  // random_bits() of 16 elements in a row; `index` is a multiple of 16.
+  static __m512i random(uint64_t key, uint64_t index) {
+    const __m512i step = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i r = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(index)), step);
+    r = _mm512_xor_si512(r, _mm512_set1_epi32(static_cast<int>(key)));
+    r = _mm512_xor_si512(
+        r, _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(index >> 32) * 0x9E3779B9U)));
+    r = _mm512_mullo_epi32(_mm512_xor_si512(r, _mm512_srli_epi32(r, 16)),
+                           _mm512_set1_epi32(0x7FEB352D));
+    r = _mm512_xor_si512(r, _mm512_set1_epi32(static_cast<int>(key >> 32)));
+    r = _mm512_mullo_epi32(_mm512_xor_si512(r, _mm512_srli_epi32(r, 15)),
+                           _mm512_set1_epi32(static_cast<int>(0x846CA68BU)));
+    return _mm512_xor_si512(r, _mm512_srli_epi32(r, 16));
+  }
+};
+
+template <>
+struct Lane<double> {
+  using Real = double;
+  static constexpr int kWidth = 8;
+  __m512d x;
+
+  static Lane all(double value) { return {_mm512_set1_pd(value)}; }
+  static Lane load(const double* from) { return {_mm512_loadu_pd(from)}; }
+  void store(double* to) const { _mm512_storeu_pd(to, x); }
+};
+
+inline Lane<float> operator+(Lane<float> a, Lane<float> b) { return {_mm512_add_ps(a.x, b.x)}; }
+inline Lane<float> operator-(Lane<float> a, Lane<float> b) { return {_mm512_sub_ps(a.x, b.x)}; }
+inline Lane<float> operator*(Lane<float> a, Lane<float> b) { return {_mm512_mul_ps(a.x, b.x)}; }
+inline Lane<float> operator/(Lane<float> a, Lane<float> b) { return {_mm512_div_ps(a.x, b.x)}; }
+inline Lane<float> fma(Lane<float> a, Lane<float> b, Lane<float> c) {
+  return {_mm512_fmadd_ps(a.x, b.x, c.x)};
+}
+inline Lane<float> sqrt(Lane<float> a) { return {_mm512_sqrt_ps(a.x)}; }
+inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
+  // max gives b where one is NaN, so a NaN in a is put back.
+  const __mmask16 a_is_nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);
+  return {_mm512_mask_mov_ps(_mm512_max_ps(a.x, b.x), a_is_nan, a.x)};
+}
+
+inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm512_add_pd(a.x, b.x)}; }
+inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm512_sub_pd(a.x, b.x)}; }
+inline Lane<double> operator*(Lane<double> a, Lane<double> b) { return {_mm512_mul_pd(a.x, b.x)}; }
+inline Lane<double> operator/(Lane<double> a, Lane<double> b) { return {_mm512_div_pd(a.x, b.x)}; }
+inline Lane<double> fma(Lane<double> a, Lane<double> b, Lane<double> c) {
+  return {_mm512_fmadd_pd(a.x, b.x, c.x)};
+}
+inline Lane<double> sqrt(Lane<double> a) { return {_mm512_sqrt_pd(a.x)}; }
+inline Lane<double> max_or_nan(Lane<double> a, Lane<double> b) {
+  const __mmask8 a_is_nan = _mm512_cmp_pd_mask(a.x, a.x, _CMP_UNORD_Q);
+  return {_mm512_mask_mov_pd(_mm512_max_pd(a.x, b.x), a_is_nan, a.x)};
+}
+
+// Sixteen running sums of squares: element i goes to sum i % 16.
+template <typename T>
+struct SquareSums;
+
+template <>
+struct SquareSums<float> {
+  __m512d first = _mm512_setzero_pd(), second = _mm512_setzero_pd();
+  void add16(const float* x) {
+    const __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(x));
+    const __m512d b = _mm512_cvtps_pd(_mm256_loadu_ps(x + 8));
+    first = _mm512_fmadd_pd(a, a, first);
+    second = _mm512_fmadd_pd(b, b, second);
+  }
+  void get(double* to) const {
+    _mm512_storeu_pd(to, first);
+    _mm512_storeu_pd(to + 8, second);
+  }
+};
+
+template <>
+struct SquareSums<double> {
+  __m512d first = _mm512_setzero_pd(), second = _mm512_setzero_pd();
+  void add16(const double* x) {
+    const __m512d a = _mm512_loadu_pd(x);
+    const __m512d b = _mm512_loadu_pd(x + 8);
+    first = _mm512_fmadd_pd(a, a, first);
+    second = _mm512_fmadd_pd(b, b, second);
+  }
+  void get(double* to) const {
+    _mm512_storeu_pd(to, first);
+    _mm512_storeu_pd(to + 8, second);
+  }
+};
+
+}  // namespace
+}  // namespace torchamp::kernels

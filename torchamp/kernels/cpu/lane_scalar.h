@@ -1,0 +1,74 @@
+// A lane of one number, in plain C++. Include in an anonymous namespace's file only: table.inl.h
+// follows it.
+
+#include <cmath>
+
+namespace torchamp::kernels {
+namespace {
+
+template <typename T>
+struct Lane {
+  using Real = T;
+  static constexpr int kWidth = 1;
+  T x;
+
+  static Lane all(double value) { return {static_cast<T>(value)}; }
+  static Lane load(const T* from) { return {*from}; }
+  void store(T* to) const { *to = x; }
+
+  static Lane from_bf16(const uint16_t* from) { return {kernels::from_bf16(*from)}; }
+  static Lane from_f16(const uint16_t* from) { return {kernels::from_f16(*from)}; }
+  void to_bf16(uint16_t* to) const { *to = kernels::to_bf16(x); }
+  void to_f16(uint16_t* to) const { *to = kernels::to_f16(x); }
+  void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
+    *to = kernels::to_bf16_by_chance(x, random_bits(key, index));
+  }
+};
+
+template <typename T>
+Lane<T> operator+(Lane<T> a, Lane<T> b) {
+  return {a.x + b.x};
+}
+template <typename T>
+Lane<T> operator-(Lane<T> a, Lane<T> b) {
+  return {a.x - b.x};
+}
+template <typename T>
+Lane<T> operator*(Lane<T> a, Lane<T> b) {
+  return {a.x * b.x};
+}
+template <typename T>
+Lane<T> operator/(Lane<T> a, Lane<T> b) {
+  return {a.x / b.x};
+}
+template <typename T>
+Lane<T> fma(Lane<T> a, Lane<T> b, Lane<T> c) {
+  return {std::fma(a.x, b.x, c.x)};
+}
+template <typename T>
+Lane<T> sqrt(Lane<T> a) {
+  return {std::sqrt(a.x)};
+}
+// The larger; NaN where one of them is.
+template <typename T>
+Lane<T> max_or_nan(Lane<T> a, Lane<T> b) {
+  return {a.x != a.x ? a.x : b.x != b.x ? b.x : a.x > b.x ? a.x : b.x};
+}
+
+// Sixteen running sums of squares: element i goes to sum i % 16.
+template <typename T>
+struct SquareSums {
+  double sums[16] = {};
+  void add16(const T* x) {
+    for (int i = 0; i < 16; ++i) {
+      const double value = x[i];
+      sums[i] = std::fma(value, value, sums[i]);
+    }
+  }
+  void get(double* to) const {
+    for (int i = 0; i < 16; ++i) to[i] = sums[i];
+  }
+};
+
+}  // namespace
+}  // namespace torchamp::kernels
