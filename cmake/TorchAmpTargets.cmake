@@ -40,6 +40,15 @@ function(torchamp_keep_registrations target)
   target_link_options(${target} INTERFACE "SHELL:-Wl,--push-state,${state} \"${file}\" -Wl,--pop-state")
 endfunction()
 
+# How the sanitizers of a TORCHAMP_SANITIZE build run in this program.
+function(torchamp_sanitizer_defaults target)
+  get_target_property(type ${target} TYPE)
+  if(TORCHAMP_SANITIZE AND type STREQUAL "EXECUTABLE")
+    target_sources(${target} PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp")
+    set_source_files_properties("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 # One precompiled torch/torch.h for every program of the build; the library itself includes narrow headers. The programs
 # only call: -O1 compiles them in three quarters of the time of -O3 and leaves every kernel as fast as it was.
 function(torchamp_program target)
@@ -56,17 +65,14 @@ function(torchamp_program target)
   endif()
   target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # -fPIC, as the header was compiled
   target_precompile_headers(${target} REUSE_FROM torchamp_pch)
-  get_target_property(type ${target} TYPE)
-  if(TORCHAMP_SANITIZE AND type STREQUAL "EXECUTABLE")
-    target_sources(${target} PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp")
-    set_source_files_properties("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/sanitizer_defaults.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
-  endif()
+  torchamp_sanitizer_defaults(${target})
 endfunction()
 
-# torchamp_add_test(<room> SOURCES a_test.cpp ... [LABELS cpu ...] [TIMEOUT seconds] [LIBRARIES ...])
-# Builds torchamp_<room>_tests and registers every gtest of it.
+# torchamp_add_test(<room> SOURCES a_test.cpp ... [LABELS cpu ...] [TIMEOUT seconds] [LIBRARIES ...] [WITHOUT_TORCH])
+# Builds torchamp_<room>_tests and registers every gtest of it. WITHOUT_TORCH: neither the library nor the precompiled header,
+# for a room that knows no torch.
 function(torchamp_add_test room)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "WITHOUT_TORCH" "TIMEOUT" "SOURCES;LABELS;LIBRARIES" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -75,11 +81,17 @@ function(torchamp_add_test room)
   endif()
   set(name torchamp_${room}_tests)
   add_executable(${name} ${ARG_SOURCES})
-  torchamp_program(${name})
+  if(ARG_WITHOUT_TORCH)
+    torchamp_target(${name})
+    torchamp_sanitizer_defaults(${name})
+  else()
+    torchamp_program(${name})
+    target_link_libraries(${name} PRIVATE torchamp::torchamp)
+  endif()
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests" "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${name} PRIVATE
     TORCHAMP_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TORCHAMP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name} PRIVATE torchamp::torchamp ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
   gtest_discover_tests(${name} TEST_PREFIX "${room}." DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -15,14 +15,15 @@ enum class Storage : uint8_t {
   kBf16Stochastic,  ///< bfloat16, rounded up or down by chance, so that the mean is exact
   kBf16WithRest,    ///< bfloat16, the nearest to a float32 whose rest is `rest` and `ties`
   kF16WithCopy,     ///< float16, the nearest to the float32 in `rest`
-  kBlock8Signed,    ///< 8 bits a value and a float32 for each block of kBlock8 in `rest`
-  kBlock8Unsigned,  ///< the same for values >= 0, kept as their square root
+  kBlock8Signed,    ///< 8 bits a value (code8.h), a float32 for each block of kBlock8 in `rest`
+  kBlock8Unsigned,  ///< the same for values >= 0, with twice the range
 };
 
 /// Elements that share one factor in kBlock8...; chunks begin at multiples of it.
 inline constexpr int64_t kBlock8 = 256;
 
-constexpr int64_t bytes_per_element(Storage storage) {
+// static: at -O0 an inline one would be shared between the files for each instruction set.
+static constexpr int64_t bytes_per_element(Storage storage) {
   switch (storage) {
     case Storage::kNone:
       return 0;

@@ -2,7 +2,8 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
+#include <string>
+#include <string_view>
 
 namespace torchamp::kernels {
 
@@ -16,9 +17,10 @@ bool cpu_has_avx2() {
          __builtin_cpu_supports("f16c") != 0;
 }
 
-bool cpu_has_avx512() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+bool cpu_has_avx512() {  // its file is compiled for FMA and F16C too
+  return cpu_has_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0;
 }
 
 namespace {
@@ -32,37 +34,44 @@ const KernelTable* const tables[] = {&scalar_table};
 
 namespace {
 
-std::atomic<const KernelTable*> in_use = nullptr;
-std::atomic<const char*> refused_name = nullptr;
+struct Choice {
+  const KernelTable* table;
+  std::string wrong_name;
+};
 
-const KernelTable* choose() {
+Choice choose() {
   const KernelTable* best = &scalar_table;
   for (const KernelTable* table : tables) {
     if (table->runs_here()) best = table;
   }
-  if (const char* name = std::getenv("TORCHAMP_CPU"); name != nullptr && *name != '\0') {
-    for (const KernelTable* table : tables) {
-      if (std::strcmp(table->name, name) == 0 && table->runs_here()) return table;
-    }
-    refused_name = name;
+  const char* name = std::getenv("TORCHAMP_CPU");
+  if (name == nullptr || *name == '\0') return {best, {}};
+  for (const KernelTable* table : tables) {
+    if (table->name == std::string_view(name) && table->runs_here()) return {table, {}};
   }
-  return best;
+  return {best, name};
 }
+
+const Choice& choice() {
+  static const Choice first = choose();
+  return first;
+}
+
+std::atomic<const KernelTable*> forced = nullptr;
 
 }  // namespace
 
 KernelTables cpu_tables() { return {tables, static_cast<int>(sizeof(tables) / sizeof(tables[0]))}; }
 
 const KernelTable& cpu_table(const char** wrong_name) {
-  const KernelTable* table = in_use.load(std::memory_order_acquire);
-  if (table == nullptr) {
-    table = choose();
-    in_use.store(table, std::memory_order_release);
+  const Choice& chosen = choice();
+  if (wrong_name != nullptr) {
+    *wrong_name = chosen.wrong_name.empty() ? nullptr : chosen.wrong_name.c_str();
   }
-  if (wrong_name != nullptr) *wrong_name = refused_name;
-  return *table;
+  const KernelTable* table = forced.load(std::memory_order_acquire);
+  return table != nullptr ? *table : *chosen.table;
 }
 
-void use_cpu_table(const KernelTable& table) { in_use.store(&table, std::memory_order_release); }
+void use_cpu_table(const KernelTable& table) { forced.store(&table, std::memory_order_release); }
 
 }  // namespace torchamp::kernels

@@ -87,7 +87,7 @@ KernelTables cpu_tables();
 
 /// The table in use: the one that TORCHAMP_CPU names when the process first asks, else the last
 /// that runs here. `wrong_name` gets the value of TORCHAMP_CPU when no table of that name runs
-/// here.
+/// here, else nullptr. Thread safe.
 const KernelTable& cpu_table(const char** wrong_name = nullptr);
 
 /// Makes `table` the one in use; for tests. Nothing may be running.

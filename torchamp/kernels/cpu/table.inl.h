@@ -190,6 +190,10 @@ class Block {
   void write() {
     if (x_ == buffer_ && stream_.storage != Storage::kNone) store(buffer_, stream_, begin_, n_);
   }
+  // What write() left of the numbers.
+  void read_back() {
+    if (stream_.storage != direct_storage<T>()) load(stream_, begin_, n_, buffer_);
+  }
 
  private:
   const Stream& stream_;
@@ -229,6 +233,7 @@ class GradBlock {
     for (int i = 0; i < round_up_16(n); i += Lane<T>::kWidth) {
       (Lane<T>::load(from + i) * factor * second).store(buffer_ + i);
     }
+    for (int i = n; i < round_up_16(n); ++i) buffer_[i] = 0;  // an infinite factor made it NaN
   }
 
   const T* x_;
@@ -446,11 +451,8 @@ LambNorms lamb_moments_as(const LambRule& rule, const LambArrays& arrays, Range 
     }
     exp_avg.write();
     exp_avg_sq.write();
-    if (arrays.exp_avg.storage != direct_storage<T>() ||
-        arrays.exp_avg_sq.storage != direct_storage<T>()) {  // lamb_apply will see rounded moments
-      load(arrays.exp_avg, begin, n, exp_avg.get());
-      load(arrays.exp_avg_sq, begin, n, exp_avg_sq.get());
-    }
+    exp_avg.read_back();  // lamb_apply will see rounded moments
+    exp_avg_sq.read_back();
     alignas(64) T directions_of_block[kBlock];
     for (int i = 0; i < round_up_16(n); i += L::kWidth) {
       lamb_direction(c, L::load(param.get() + i), L::load(exp_avg.get() + i),
