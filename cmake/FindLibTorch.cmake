@@ -12,7 +12,7 @@
 # A LibTorch that the user named (1, 2) and that cannot be used is an error; one that was only met (3, 4) is passed over.
 #
 # Result: LibTorch_FOUND, LibTorch_VERSION, LibTorch_LOCATION (the folder that holds include/ and lib/), and the targets
-# torchamp::libtorch, torchamp::libtorch_cpu, torchamp::libtorch_c10; with TORCHAMP_CUDA=ON also
+# torchamp::libtorch, torchamp::libtorch_cpu, torchamp::libtorch_c10, torchamp::libtorch_openmp; with TORCHAMP_CUDA=ON also
 # torchamp::libtorch_cuda, torchamp::libtorch_c10_cuda.
 include(FindPackageHandleStandardArgs)
 include("${CMAKE_CURRENT_LIST_DIR}/LibTorchChecks.cmake")
@@ -154,6 +154,18 @@ if(LibTorch_FOUND AND NOT TARGET torchamp::libtorch)
     target_link_options(torchamp::libtorch INTERFACE "SHELL:-Wl,--push-state,--no-as-needed \"${file}\" -Wl,--pop-state")
     target_link_libraries(torchamp::libtorch INTERFACE "${file}")
   endforeach()
+
+  # The OpenMP runtime that LibTorch's own threads come from: a second one would have threads and settings of its own.
+  file(GLOB _libtorch_openmp "${LibTorch_LOCATION}/lib/libgomp*.so*")
+  if(_libtorch_openmp)
+    list(GET _libtorch_openmp 0 _libtorch_openmp)
+    add_library(torchamp::libtorch_openmp SHARED IMPORTED GLOBAL)
+    set_target_properties(torchamp::libtorch_openmp PROPERTIES IMPORTED_LOCATION "${_libtorch_openmp}")
+  else()
+    add_library(torchamp::libtorch_openmp INTERFACE IMPORTED GLOBAL)
+    set_target_properties(torchamp::libtorch_openmp PROPERTIES INTERFACE_LINK_LIBRARIES gomp)
+  endif()
+  target_link_libraries(torchamp::libtorch INTERFACE torchamp::libtorch_openmp)
 
   if(TORCHAMP_CUDA)
     _libtorch_import(libtorch_c10_cuda libc10_cuda.so)

@@ -16,7 +16,7 @@ MAY_INCLUDE = {
     "ops": {"kernels", "base"},
     "checkpoint": {"base"},
     "amp": {"multi_tensor", "base"},
-    "optim": {"amp/scaled_step.h", "multi_tensor", "base"},
+    "optim": {"amp/scaled_step.h", "multi_tensor", "kernels", "base"},
     "distributed": {"amp/grad_scaler.h", "multi_tensor", "base"},
     "observe": {"amp", "multi_tensor", "base"},
     "train": {"amp", "optim", "distributed", "observe", "ops", "checkpoint", "multi_tensor", "base"},

@@ -16,7 +16,9 @@
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/adamw.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/sgd.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/module_state.h"
 

@@ -4,6 +4,7 @@
 #include "torchamp/amp/grad_scaler.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -15,8 +16,10 @@
 #include "torchamp/amp/optimizer_state.h"
 #include "torchamp/amp/scale_state.h"
 #include "torchamp/amp/scaled_backward.h"
+#include "torchamp/amp/scaled_step.h"
 #include "torchamp/amp/scaler_rules.h"
 #include "torchamp/amp/step_history.h"
+#include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/multi_tensor/scaled_marks.h"
 #include "torchamp/multi_tensor/unscale.h"
 
@@ -51,6 +54,44 @@ size_t count_parameters(const torch::optim::Optimizer& optimizer) {
     count += group.params().size();
   }
   return count;
+}
+
+void require_checks(const detail::OptimizerState& state, const torch::optim::Optimizer& optimizer) {
+  TORCH_CHECK(!state.found.empty(),
+              "[step] No inf checks were recorded for this optimizer: none of its ",
+              count_parameters(optimizer),
+              " parameters has a gradient. Was backward() called, and does the loss depend on them "
+              "(frozen parameters, a detached loss, an unused branch)? Leave out step() for it in "
+              "such an iteration.");
+}
+
+// Gradients by what is to be done with their memory.
+struct Parts {
+  std::vector<at::Tensor> scaled, unscaled;  // in place
+  std::vector<detail::Gradient> noted;       // the optimizer multiplies: the factor is noted
+  std::vector<at::Tensor> noted_unscaled;    // it was noted before
+
+  void add(const detail::Gradient& gradient, bool holds_scale) {
+    if (!gradient.takes_factors) {
+      (holds_scale ? scaled : unscaled).push_back(gradient.values);
+    } else if (holds_scale) {
+      noted.push_back(gradient);
+    } else {
+      noted_unscaled.push_back(gradient.values);
+    }
+  }
+};
+
+void unscale(const Parts& parts, const detail::ScaleState& scale,
+             multi_tensor::NonFiniteFlags& found) {
+  multi_tensor::unscale_(parts.scaled, scale.inverse(), found, scale.may_be_below_one());
+  multi_tensor::check_finite(parts.unscaled, found);
+  std::vector<at::Tensor> products = parts.noted_unscaled;
+  for (const detail::Gradient& gradient : parts.noted) products.push_back(gradient.values);
+  multi_tensor::check_product_finite(products, scale.inverse(), found);
+  for (const detail::Gradient& gradient : parts.noted) {
+    multi_tensor::set_pending_factors(gradient.gradient, {scale.inverse(), {}});
+  }
 }
 
 }  // namespace
@@ -122,6 +163,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   TORCH_CHECK(state.stage != Stage::kStepped,
               "[unscale_] unscale_() is being called after step(). End the iteration with "
               "scaler.update() first; the gradients are unscaled already.");
+  if (auto* fused = dynamic_cast<ScaledStep*>(&optimizer)) {
+    fused->claim_factors();
+  }
   unscale_gradients(state, optimizer, "unscale_");
   state.stage = Stage::kUnscaled;
 }
@@ -148,17 +192,15 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
   TORCH_CHECK(state.stage != Stage::kStepped,
               "[step] step() has already been called since the last update(). Add scaler.update() "
               "at the end of the iteration, after step() of every optimizer.");
+  if (auto* fused = dynamic_cast<ScaledStep*>(&optimizer); fused && fused->can_step_scaled()) {
+    return fused_step(state, optimizer, *fused);
+  }
   if (state.stage == Stage::kReady) {
     unscale_gradients(state, optimizer, "step");
   } else {
     recheck_gradients(state, optimizer);
   }
-  TORCH_CHECK(!state.found.empty(),
-              "[step] No inf checks were recorded for this optimizer: none of its ",
-              count_parameters(optimizer),
-              " parameters has a gradient. Was backward() called, and does the loss depend on them "
-              "(frozen parameters, a detached loss, an unused branch)? Leave out step() for it in "
-              "such an iteration.");
+  require_checks(state, optimizer);
   state.stage = Stage::kUnscaled;
 
   const at::Device where = state.found.on_host() ? at::Device(at::kCPU) : scale_->device();
@@ -263,13 +305,11 @@ void GradScaler::unscale_gradients(detail::OptimizerState& state,
   warn_if_gradients_are_older_than_scale();
   warn_if_listed_twice(gradients);
   warn_if_bfloat16(gradients);
-  std::vector<at::Tensor> scaled;
-  std::vector<at::Tensor> unscaled;
+  Parts parts;
   for (const auto& gradient : gradients) {
-    (unscaled_by_another(state, gradient) ? unscaled : scaled).push_back(gradient.values);
+    parts.add(gradient, !unscaled_by_another(state, gradient));
   }
-  multi_tensor::unscale_(scaled, scale_->inverse(), state.found, scale_->may_be_below_one());
-  multi_tensor::check_finite(unscaled, state.found);
+  unscale(parts, *scale_, state.found);
   note_unscaled(state, gradients);
   state.unscaled_at = scale_calls_;
   if (state.found.on_host() && *state.found.sum(at::kCPU).const_data_ptr<float>() != 0.0F) {
@@ -277,18 +317,56 @@ void GradScaler::unscale_gradients(detail::OptimizerState& state,
   }
 }
 
+// An optimizer that does it all in one pass: it gets the scale, and says what it found.
+StepOutcome GradScaler::fused_step(detail::OptimizerState& state,
+                                   torch::optim::Optimizer& optimizer, ScaledStep& fused) {
+  const auto gradients = detail::gradients_of(optimizer, "step", /*takes_half=*/true);
+  std::unordered_set<const void*> unscaled;
+  if (state.stage == Stage::kReady && !gradients.empty()) {
+    warn_if_gradients_are_older_than_scale();
+    warn_if_bfloat16(gradients);
+  }
+  for (const auto& gradient : gradients) {
+    const bool is_known = state.stage == Stage::kUnscaled && state.has_unscaled(gradient)
+                              ? !is_scaled_anew(state, gradient)
+                              : unscaled_by_another(state, gradient);
+    if (is_known) {
+      unscaled.insert(gradient.values.const_data_ptr());
+    }
+  }
+  const at::Device where = gradients.empty() ? scale_->device() : gradients.front().values.device();
+  if (!gradients.empty()) {
+    state.found.on(where);
+  }
+  require_checks(state, optimizer);
+  ScaledStep::Result result;
+  {
+    const WeightsChange change;
+    result = fused.scaled_step({scale_->inverse(), unscaled, state.found.sum(where)});
+  }
+  state.found.on(where).add_(result.found_inf);
+  state.stage = Stage::kStepped;
+  note_unscaled(state, gradients);
+  StepOutcome outcome = StepOutcome::make_pending(
+      result.found_inf, state.has_nan.defined() ? state.has_nan : result.has_nan);
+  if (result.found_inf.is_cpu()) {
+    state.is_known_good = outcome.applied();
+    if (outcome.skipped()) scale_->tighten_lower_bound();
+  }
+  history_->note(outcome, scale_->scale_on(scale_->device()));
+  return outcome;
+}
+
 void GradScaler::recheck_gradients(detail::OptimizerState& state,
                                    const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> fresh;
-  std::vector<at::Tensor> known;
+  Parts parts;
   const auto gradients = detail::gradients_of(optimizer, "step");
   for (const auto& gradient : gradients) {
     const bool is_known = state.has_unscaled(gradient) ? !is_scaled_anew(state, gradient)
                                                        : unscaled_by_another(state, gradient);
-    (is_known ? known : fresh).push_back(gradient.values);
+    parts.add(gradient, !is_known);
   }
-  multi_tensor::unscale_(fresh, scale_->inverse(), state.found, scale_->may_be_below_one());
-  multi_tensor::check_finite(known, state.found);
+  unscale(parts, *scale_, state.found);
   note_unscaled(state, gradients);
 }
 

@@ -29,6 +29,8 @@ class ScaledMarks;
 
 namespace torchamp::amp {
 
+class ScaledStep;
+
 namespace detail {
 class OptimizerState;
 class ScaleState;
@@ -85,7 +87,9 @@ class TORCHAMP_API GradScaler {
     return {scale(outputs.first), scale(outputs.second)};
   }
 
-  /// Divides every gradient of `optimizer` by the current scale, in place.
+  /// Divides every gradient of `optimizer` by the current scale, in place. A 16-bit gradient whose
+  /// optimizer is one of torchamp::optim stays as it is: the factor is noted, and
+  /// torchamp::clip_grad_norm_ and the step apply it in float32.
   ///
   /// Call it once between backward() and step(), when you clip or look at gradients; step() does it
   /// otherwise. A gradient that was unscaled through another optimizer in this iteration is only
@@ -102,7 +106,8 @@ class TORCHAMP_API GradScaler {
   ///          c10::ValueError naming the parameter for an fp16 gradient, with nothing changed.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  /// Runs `optimizer.step()` unless a gradient is inf or NaN, and tells which of both happened.
+  /// Runs `optimizer.step()` unless a gradient is inf or NaN, and tells which of both happened. The
+  /// optimizers of torchamp::optim unscale, check, clip and update in one pass.
   ///
   /// Unscales first where unscale_() was not called; where it was, looks at all gradients again,
   /// and unscales those that have appeared since, or were made anew by a scaled backward(). One
@@ -180,6 +185,8 @@ class TORCHAMP_API GradScaler {
   void require_scale(const char* who, const torch::optim::Optimizer* optimizer);
   void unscale_gradients(detail::OptimizerState& state, const torch::optim::Optimizer& optimizer,
                          const char* who);
+  StepOutcome fused_step(detail::OptimizerState& state, torch::optim::Optimizer& optimizer,
+                         ScaledStep& fused);
   void recheck_gradients(detail::OptimizerState& state, const torch::optim::Optimizer& optimizer);
   bool unscaled_by_another(const detail::OptimizerState& state, const detail::Gradient& gradient);
   bool is_scaled_anew(const detail::OptimizerState& state, const detail::Gradient& gradient);

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::amp::detail {
@@ -37,7 +38,8 @@ std::string Gradient::name() const {
   return text.str();
 }
 
-std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who) {
+std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who,
+                                   bool takes_half) {
   std::vector<Gradient> gradients;
   std::unordered_map<const void*, size_t> places;  // of parameters, in `gradients`
   std::set<std::pair<const void*, int64_t>> memory;
@@ -56,14 +58,19 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
         }
         continue;
       }
-      Gradient gradient{parameter, parameter.grad(), {}, g, i, {}};
+      Gradient gradient{parameter, parameter.grad(), {}, g, i, false, {}};
       const auto dtype = gradient.gradient.scalar_type();
-      TORCH_CHECK_VALUE(dtype != at::kHalf && dtype != at::kComplexHalf, "[", who,
+      gradient.takes_factors = (dtype == at::kHalf || dtype == at::kBFloat16) &&
+                               !gradient.gradient.is_sparse() &&
+                               multi_tensor::applies_factors(parameter);
+      const bool is_half = dtype == at::kHalf || dtype == at::kComplexHalf;
+      TORCH_CHECK_VALUE(!is_half || takes_half || gradient.takes_factors, "[", who,
                         "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name(),
                         ", is ", dtype,
                         "; Float, BFloat16 or Double is accepted. Were the parameters cast with "
                         "model.to(kHalf)? Keep them in float32 and run the forward pass under "
-                        "Autocast.");
+                        "Autocast, or use to_low_precision() and an optimizer of "
+                        "torchamp::optim, which keeps a master.");
       gradient.values = multi_tensor::tensor_values(gradient.gradient, [&] {
         return std::string("[") + who + "] The gradient of " + gradient.name() + ",";
       });

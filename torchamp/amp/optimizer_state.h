@@ -28,6 +28,8 @@ struct Gradient {
   at::Tensor values;  // the dense real memory behind it
   size_t group = 0;
   size_t index = 0;
+  /// Whether the optimizer multiplies this 16-bit gradient itself: factors are noted for it.
+  bool takes_factors = false;
   /// Where the optimizer lists the parameter again, "parameter 1 of group 0"; empty when nowhere.
   std::string listed_again;
 
@@ -39,7 +41,11 @@ struct Gradient {
 /// listed twice and two parameters that share one gradient count once.
 ///
 /// Errors: c10::ValueError naming `who` and the parameter for a gradient that cannot be unscaled.
-std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who);
+///
+/// float16 gradients are refused, since dividing them would flush small values, except of
+/// parameters whose optimizer applies the factor itself; with `takes_half` they all are taken.
+std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, const char* who,
+                                   bool takes_half = false);
 
 std::vector<at::Tensor> values_of(const std::vector<Gradient>& gradients);
 

@@ -88,6 +88,20 @@ void check_finite(const std::vector<at::Tensor>& tensors, NonFiniteFlags& found)
   }
 }
 
+void check_product_finite(const std::vector<at::Tensor>& tensors, const at::Tensor& inv_scale,
+                          NonFiniteFlags& found) {
+  const at::NoGradGuard no_grad;
+  for (auto& group : checked_groups(tensors, "check_product_finite")) {
+    const at::Tensor factor = inv_scale.to(group.device, /*non_blocking=*/true);
+    TensorGroup products{group.device, group.dtype == at::kDouble ? at::kDouble : at::kFloat, {}};
+    for (const at::Tensor& values : group.tensors) {
+      products.tensors.push_back(values.to(products.dtype).mul(factor));
+    }
+    std::vector<TensorGroup> groups = {std::move(products)};
+    run(groups, one(group.device), found);
+  }
+}
+
 at::Tensor any_nan(const std::vector<at::Tensor>& tensors, at::Device device) {
   const at::NoGradGuard no_grad;
   at::Tensor result = at::full({}, false, at::TensorOptions().dtype(at::kBool).device(device));

@@ -46,6 +46,13 @@ TORCHAMP_API void unscale_(const std::vector<at::Tensor>& tensors, const at::Ten
 /// Shapes, dtypes, devices and errors as unscale_().
 TORCHAMP_API void check_finite(const std::vector<at::Tensor>& tensors, NonFiniteFlags& found);
 
+/// Raises the flag of every device on which some product tensor * inv_scale, in float32 (f64: in
+/// double), is inf or NaN; changes no tensor.
+///
+/// Shapes, dtypes, devices and errors as unscale_().
+TORCHAMP_API void check_product_finite(const std::vector<at::Tensor>& tensors,
+                                       const at::Tensor& inv_scale, NonFiniteFlags& found);
+
 /// A 0-dim bool on `device`: whether some tensor holds a NaN. Does not wait for any device.
 TORCHAMP_API at::Tensor any_nan(const std::vector<at::Tensor>& tensors, at::Device device);
 

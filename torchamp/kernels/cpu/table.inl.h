@@ -274,7 +274,6 @@ GradMeasure measure_as(const GradStream& grad, Range range) {
   GradMeasure result;
   GradStream source = grad;
   source.write_back = false;
-  source.second_factor = 1.0;
   for_each_block(range, [&](int64_t begin, int n) {
     const GradBlock<T> block(source, begin, n);
     for (int i = 0; i < round_up_16(n); i += 16) squares.add16(block.get() + i);

@@ -17,7 +17,8 @@ struct AdamRule {
   bool has_decay = false;
   bool decoupled = true;  ///< AdamW; else the decay enters the gradient
   bool amsgrad = false;
-  double decay = 0.0;  ///< decoupled: 1 - lr * weight_decay; else weight_decay
+  bool rounds_products = false;  ///< complex parameters: Python rounds weight_decay * p by itself
+  double decay = 0.0;            ///< decoupled: 1 - lr * weight_decay; else weight_decay
   double one_minus_beta1 = 0.0;
   double beta2 = 0.0;
   double one_minus_beta2 = 0.0;
@@ -56,10 +57,12 @@ struct AdamLanes {
         root_bias_correction2(L::all(rule.root_bias_correction2)),
         eps(L::all(rule.eps)),
         minus_step_size(L::all(rule.minus_step_size)),
+        rounds_products(rule.rounds_products),
         from_start(static_cast<typename L::Real>(rule.one_minus_beta1) < 0.5) {
     if (!from_start) lerp_weight = lerp_weight - L::all(1.0);
   }
   L decay, lerp_weight, beta2, one_minus_beta2, root_bias_correction2, eps, minus_step_size;
+  bool rounds_products;
   bool from_start;
 };
 
@@ -70,7 +73,9 @@ enum class Decay : uint8_t { kNone, kDecoupled, kInGradient };
 template <Decay kDecay, bool kAmsgrad, typename L>
 TORCHAMP_LANE_FUNCTION L adam_moments(const AdamLanes<L>& c, L g, L& p, L& m, L& v, L& v_max) {
   if constexpr (kDecay == Decay::kDecoupled) p = p * c.decay;
-  if constexpr (kDecay == Decay::kInGradient) g = fma(p, c.decay, g);
+  if constexpr (kDecay == Decay::kInGradient) {
+    g = c.rounds_products ? g + p * c.decay : fma(p, c.decay, g);
+  }
   m = fma(c.lerp_weight, g - m, c.from_start ? m : g);
   v = fma(c.one_minus_beta2 * g, g, v * c.beta2);
   if constexpr (kAmsgrad) {

@@ -15,7 +15,8 @@ struct SgdRule {
   double one_minus_dampening = 1.0;
   double minus_lr = 0.0;
   bool nesterov = false;
-  bool is_first = false;  ///< the momentum buffer takes the gradient as it is
+  bool rounds_products = false;  ///< complex parameters: Python rounds each product by itself
+  bool is_first = false;         ///< the momentum buffer takes the gradient as it is
 };
 
 template <typename L>
@@ -24,20 +25,26 @@ struct SgdLanes {
       : weight_decay(L::all(rule.weight_decay)),
         momentum(L::all(rule.momentum)),
         one_minus_dampening(L::all(rule.one_minus_dampening)),
-        minus_lr(L::all(rule.minus_lr)) {}
+        minus_lr(L::all(rule.minus_lr)),
+        rounds_products(rule.rounds_products) {}
   L weight_decay, momentum, one_minus_dampening, minus_lr;
+  bool rounds_products;
+
+  TORCHAMP_LANE_FUNCTION L multiply_add(L a, L b, L sum) const {
+    return rounds_products ? sum + a * b : fma(a, b, sum);
+  }
 };
 
 /// g <- g + wd p;  b <- mu b + (1 - dampening) g, or g at first;  p <- p - lr (b, or g + mu b)
 template <bool kDecay, bool kMomentum, typename L>
 TORCHAMP_LANE_FUNCTION void sgd_apply(const SgdLanes<L>& c, bool is_first, bool nesterov, L g, L& p,
                                       L& buffer) {
-  if constexpr (kDecay) g = fma(p, c.weight_decay, g);
+  if constexpr (kDecay) g = c.multiply_add(p, c.weight_decay, g);
   if constexpr (kMomentum) {
-    buffer = is_first ? g : fma(g, c.one_minus_dampening, buffer * c.momentum);
-    g = nesterov ? fma(buffer, c.momentum, g) : buffer;
+    buffer = is_first ? g : c.multiply_add(g, c.one_minus_dampening, buffer * c.momentum);
+    g = nesterov ? c.multiply_add(buffer, c.momentum, g) : buffer;
   }
-  p = fma(g, c.minus_lr, p);
+  p = c.multiply_add(g, c.minus_lr, p);
 }
 
 }  // namespace torchamp::kernels

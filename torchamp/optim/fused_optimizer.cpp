@@ -1,0 +1,158 @@
+#include "torchamp/optim/fused_optimizer.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/optim/optimizer.h>
+
+#include "torchamp/multi_tensor/fused_step.h"
+#include "torchamp/multi_tensor/pending_factors.h"
+#include "torchamp/optim/moments.h"
+#include "torchamp/optim/step_plan.h"
+
+namespace torchamp::optim {
+namespace {
+
+template <typename Predicate>
+bool any_with_gradient(const torch::optim::Optimizer& optimizer, const Predicate& predicate) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.defined() && parameter.grad().defined() && predicate(parameter)) return true;
+    }
+  }
+  return false;
+}
+
+bool has_sparse(const torch::optim::Optimizer& optimizer) {
+  return any_with_gradient(
+      optimizer, [](const at::Tensor& parameter) { return parameter.grad().is_sparse(); });
+}
+
+bool is_all_on_cpu(const torch::optim::Optimizer& optimizer) {
+  return !any_with_gradient(optimizer,
+                            [](const at::Tensor& parameter) { return !parameter.is_cpu(); });
+}
+
+at::Tensor flag(bool value) {
+  return at::scalar_tensor(value ? 1.0 : 0.0, at::TensorOptions().dtype(at::kFloat));
+}
+
+}  // namespace
+
+FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
+FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
+
+FusedOptimizer::FusedOptimizer(const FusedOptions& options)
+    : options_(options), scales_(std::make_unique<detail::MomentScales>()) {
+  set_max_grad_norm(options.max_grad_norm);
+}
+
+void FusedOptimizer::set_max_grad_norm(std::optional<double> max_grad_norm) {
+  TORCH_CHECK_VALUE(!max_grad_norm || *max_grad_norm >= 0.0,
+                    "[set_max_grad_norm] max_grad_norm is ", max_grad_norm.value_or(0.0),
+                    "; a number >= 0 is accepted, or nothing.");
+  options_.max_grad_norm = max_grad_norm;
+}
+
+FusedOptimizer::~FusedOptimizer() {
+  for (const at::Tensor& parameter : claimed_) {
+    multi_tensor::set_applies_factors(parameter, false);
+  }
+}
+
+void FusedOptimizer::claim_factors() {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer().param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.defined()) continue;
+      multi_tensor::set_applies_factors(parameter, true);
+      parameters.push_back(parameter);
+    }
+  }
+  claimed_ = std::move(parameters);
+}
+
+bool FusedOptimizer::can_step_scaled() const {
+  // What is refused is refused by scaled_step(), before GradScaler has touched a gradient.
+  return is_all_on_cpu(optimizer()) && !(has_sparse(optimizer()) && takes_sparse());
+}
+
+void FusedOptimizer::refuse_sparse(const detail::StepPlan& plan) const {
+  if (plan.sparse().empty()) return;
+  TORCH_CHECK_VALUE(false, "[", name(), "] The gradient of ", plan.sparse().front().name(),
+                    ", is sparse; a dense one is accepted. Use SGD without momentum and weight "
+                    "decay, or make the embedding with sparse = false.");
+}
+
+void FusedOptimizer::clip(detail::StepPlan& plan, float norm) const {
+  if (!options_.max_grad_norm) return;
+  const float factor = multi_tensor::clip_factor(norm, *options_.max_grad_norm);
+  for (detail::PlanItem& item : plan.items()) {
+    const auto second = static_cast<float>(item.gradient_stream.second_factor);
+    item.gradient_stream.second_factor = second * factor;
+  }
+}
+
+amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
+  const at::NoGradGuard no_grad;
+  detail::StepPlan plan(optimizer(), options_, name());
+  refuse_sparse(plan);
+  claim_factors();
+  const double inverse = multi_tensor::host_value(scale.inverse);
+  for (detail::PlanItem& item : plan.items()) {
+    if (scale.unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0) {
+      item.gradient_stream.factor = inverse;
+    }
+  }
+  const multi_tensor::GradTotals totals = multi_tensor::measure(plan.measured());
+  const auto norm = static_cast<float>(std::sqrt(totals.sum_of_squares));
+  last_grad_norm_ = at::scalar_tensor(norm, at::TensorOptions().dtype(at::kFloat));
+
+  const bool was_found =
+      scale.found_inf.defined() && multi_tensor::host_value(scale.found_inf) != 0.0F;
+  const bool is_skipped = was_found || totals.has_nonfinite;
+  if (is_skipped) {
+    if (!options_.consume_gradients) {
+      std::vector<multi_tensor::GradArray> scaled;
+      for (detail::PlanItem& item : plan.items()) {
+        if (item.gradient_stream.factor != 1.0 && !item.shares_gradient) {
+          scaled.push_back({item.gradient_stream, item.count});
+        }
+      }
+      multi_tensor::multiply(scaled);
+    }
+  } else {
+    clip(plan, norm);
+    update(plan);
+  }
+  plan.finish(/*wrote_parameters=*/!is_skipped, options_.consume_gradients);
+  Result result;
+  result.found_inf = flag(is_skipped);
+  result.has_nan = at::scalar_tensor(totals.has_nan, at::TensorOptions().dtype(at::kBool));
+  return result;
+}
+
+void FusedOptimizer::plain_step() {
+  const at::NoGradGuard no_grad;
+  if (!is_all_on_cpu(optimizer()) || (has_sparse(optimizer()) && takes_sparse())) {
+    step_by_operators();
+    return;
+  }
+  claim_factors();
+  detail::StepPlan plan(optimizer(), options_, name());
+  refuse_sparse(plan);
+  if (options_.max_grad_norm) {
+    const multi_tensor::GradTotals totals = multi_tensor::measure(plan.measured());
+    const auto norm = static_cast<float>(std::sqrt(totals.sum_of_squares));
+    last_grad_norm_ = at::scalar_tensor(norm, at::TensorOptions().dtype(at::kFloat));
+    clip(plan, norm);
+  }
+  update(plan);
+  plan.finish(/*wrote_parameters=*/true, options_.consume_gradients);
+}
+
+}  // namespace torchamp::optim

@@ -1,0 +1,95 @@
+#include "torchamp/optim/moments.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "torchamp/kernels/random.h"
+
+namespace torchamp::optim::detail {
+namespace {
+
+using kernels::Storage;
+
+bool is_double(const at::Tensor& parameter) {
+  return c10::toRealValueType(parameter.scalar_type()) == at::kDouble;
+}
+
+// Streams of one parameter in one step: moments 0 to 2, and the parameter itself.
+constexpr uint64_t kParameterStream = 3;
+constexpr uint64_t kStreamsPerParameter = 4;
+
+int64_t num_blocks(int64_t count) { return (count + kernels::kBlock8 - 1) / kernels::kBlock8; }
+
+}  // namespace
+
+at::ScalarType moment_dtype(const at::Tensor& parameter, const FusedOptions& options) {
+  if (parameter.is_complex()) return parameter.scalar_type();
+  if (is_double(parameter)) return at::kDouble;
+  const bool is_16bit = parameter.scalar_type() != at::kFloat;
+  if (is_16bit && options.low_precision_weights == LowPrecisionWeights::kPlain) {
+    return parameter.scalar_type();
+  }
+  switch (options.moments) {
+    case Moments::kBFloat16:
+      return at::kBFloat16;
+    case Moments::k8Bit:
+      return at::kByte;
+    default:
+      return at::kFloat;
+  }
+}
+
+MomentArrays::MomentArrays(const PlanItem& item, const FusedOptions& options, MomentScales& scales,
+                           int64_t step)
+    : item_(item),
+      options_(options),
+      scales_(scales),
+      // By place in the optimizer, not by address: a run can be repeated.
+      step_key_(kernels::stream_key(options.seed, static_cast<uint64_t>(step),
+                                    (static_cast<uint64_t>(item.group) << 32) | item.index)) {}
+
+kernels::Stream MomentArrays::parameter() const {
+  kernels::Stream stream = item_.parameter_stream;
+  stream.key = kernels::mix64(step_key_ ^ kParameterStream);
+  return stream;
+}
+
+kernels::Stream MomentArrays::signed_moment(at::Tensor& moment, int number) {
+  return moment_stream(moment, number, Storage::kBlock8Signed);
+}
+
+kernels::Stream MomentArrays::positive_moment(at::Tensor& moment, int number) {
+  return moment_stream(moment, number, Storage::kBlock8Unsigned);
+}
+
+kernels::Stream MomentArrays::moment_stream(at::Tensor& moment, int number, Storage of_8_bits) {
+  const at::ScalarType dtype = moment_dtype(item_.parameter, options_);
+  if (!moment.defined()) {
+    moment =
+        at::zeros_like(item_.parameter, item_.parameter.options().dtype(dtype).requires_grad(false),
+                       at::MemoryFormat::Preserve);
+  }
+  moment = in_order_of(moment, item_);
+  kernels::Stream stream;
+  stream.key = kernels::mix64(step_key_ ^ static_cast<uint64_t>(number));
+  if (dtype == at::kByte) {
+    stream.storage = of_8_bits;
+    at::Tensor& scale =
+        scales_.of[item_.parameter.unsafeGetTensorImpl()][static_cast<size_t>(number)];
+    if (!scale.defined()) {
+      scale = at::zeros({num_blocks(item_.count)}, at::TensorOptions().dtype(at::kFloat));
+    }
+    stream.rest = scale.data_ptr();
+  } else {
+    stream.storage =
+        multi_tensor::storage_of(real_values(moment), [] { return "[step] A moment"; });
+    if (stream.storage == Storage::kBf16 && options_.moments == Moments::kBFloat16) {
+      stream.storage = Storage::kBf16Stochastic;
+    }
+  }
+  stream.data = moment.data_ptr();
+  return stream;
+}
+
+}  // namespace torchamp::optim::detail

@@ -1,0 +1,44 @@
+#pragma once
+// SGD with a fused step.
+
+#include <vector>
+
+#include <torch/optim/sgd.h>
+
+#include "torchamp/base/export.h"
+#include "torchamp/optim/fused_optimizer.h"
+
+namespace torchamp::optim {
+
+using SGDOptions = torch::optim::SGDOptions;
+
+/// torch::optim::SGD (momentum, dampening, nesterov, weight decay) whose step is one pass.
+///
+/// The first *applied* step takes the gradient into the momentum buffer as it is; a skipped one
+/// makes no buffer. Sparse gradients need momentum and weight decay 0; each index is updated alone.
+///
+/// Numbers: the bits of Python's torch.optim.SGD(foreach=False) on a CPU with fused multiply-add
+/// for
+///          f32 and f64 parameters.
+/// Source:  Sutskever et al. 2013; PyTorch torch/optim/sgd.py.
+class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
+ public:
+  explicit SGD(std::vector<at::Tensor> parameters, SGDOptions defaults,
+               const FusedOptions& fused = {});
+  explicit SGD(std::vector<torch::optim::OptimizerParamGroup> groups, SGDOptions defaults,
+               const FusedOptions& fused = {});
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
+
+ private:
+  torch::optim::Optimizer& optimizer() override { return *this; }
+  const char* name() const override { return "SGD"; }
+  void update(detail::StepPlan& plan) override;
+  void step_by_operators() override { torch::optim::SGD::step(); }
+  bool takes_sparse() const override;
+
+  int64_t num_steps_ = 0;  // of this object: what is rounded by chance depends on it
+};
+
+}  // namespace torchamp::optim
