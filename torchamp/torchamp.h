@@ -18,6 +18,7 @@
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/lamb.h"
 #include "torchamp/optim/sgd.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/module_state.h"

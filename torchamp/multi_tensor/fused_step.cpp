@@ -109,6 +109,9 @@ void for_each_range(const std::vector<int64_t>& counts,
   run(pieces, [&](size_t i) { visit(pieces[i].array, pieces[i].range); });
 }
 
+size_t num_ranges(int64_t count) { return static_cast<size_t>((count + kRange - 1) / kRange); }
+size_t range_number(kernels::Range range) { return static_cast<size_t>(range.begin / kRange); }
+
 GradTotals measure(const std::vector<GradArray>& gradients) {
   const kernels::KernelTable& table = cpu_kernels();
   const std::vector<Piece> pieces = cut(counts_of(gradients));

@@ -43,6 +43,10 @@ struct GradArray {
 void for_each_range(const std::vector<int64_t>& counts,
                     c10::function_ref<void(size_t array, kernels::Range range)> visit);
 
+/// How many ranges an array of `count` elements is cut into, and which one `range` is.
+size_t num_ranges(int64_t count);
+size_t range_number(kernels::Range range);
+
 /// What one look at all gradients tells.
 struct GradTotals {
   double sum_of_squares = 0.0;  ///< of x * factor * second_factor, arrays and ranges in order
