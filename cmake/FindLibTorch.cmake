@@ -171,6 +171,10 @@ if(LibTorch_FOUND AND NOT TARGET torchamp::libtorch)
     _libtorch_import(libtorch_c10_cuda libc10_cuda.so)
     _libtorch_import(libtorch_cuda libtorch_cuda.so)
     target_link_libraries(torchamp::libtorch INTERFACE torchamp::libtorch_cuda torchamp::libtorch_c10_cuda)
+    _libtorch_cudart("${LibTorch_LOCATION}" _libtorch_runtime)  # what kernels of our own are launched with
+    if(_libtorch_runtime)
+      target_link_libraries(torchamp::libtorch INTERFACE "${_libtorch_runtime}")
+    endif()
     # No symbol of ours refers to these two: they register their kernels when loaded, so they must stay in the program.
     # Their own dependencies (cuBLAS, cuDNN, ...) need not stand on the machine that builds.
     target_link_options(torchamp::libtorch INTERFACE LINKER:--allow-shlib-undefined

@@ -27,9 +27,11 @@ struct AdamRule {
   double minus_step_size = 0.0;  ///< -lr / (1 - beta1^t)
 };
 
-/// `step` is t, from 1.
-static inline AdamRule adam_rule(double lr, double beta1, double beta2, double eps,
-                                 double weight_decay, bool decoupled, bool amsgrad, int64_t step) {
+/// From beta1^t and beta2^t, with an IEEE root.
+TORCHAMP_KERNEL_FUNCTION AdamRule adam_rule_of_powers(double lr, double beta1, double beta2,
+                                                      double eps, double weight_decay,
+                                                      bool decoupled, bool amsgrad,
+                                                      double beta1_to_t, double beta2_to_t) {
   AdamRule rule;
   rule.has_decay = weight_decay != 0.0;
   rule.decoupled = decoupled;
@@ -38,10 +40,20 @@ static inline AdamRule adam_rule(double lr, double beta1, double beta2, double e
   rule.one_minus_beta1 = 1.0 - beta1;
   rule.beta2 = beta2;
   rule.one_minus_beta2 = 1.0 - beta2;
-  const double t = static_cast<double>(step);
-  rule.root_bias_correction2 = std::pow(1.0 - std::pow(beta2, t), 0.5);
+  rule.root_bias_correction2 = ::sqrt(1.0 - beta2_to_t);
   rule.eps = eps;
-  rule.minus_step_size = -(lr / (1.0 - std::pow(beta1, t)));
+  rule.minus_step_size = -(lr / (1.0 - beta1_to_t));
+  return rule;
+}
+
+/// `step` is t, from 1. Powers and root as Python takes them, from the C library.
+static inline AdamRule adam_rule(double lr, double beta1, double beta2, double eps,
+                                 double weight_decay, bool decoupled, bool amsgrad, int64_t step) {
+  const double t = static_cast<double>(step);
+  const double beta2_to_t = std::pow(beta2, t);
+  AdamRule rule = adam_rule_of_powers(lr, beta1, beta2, eps, weight_decay, decoupled, amsgrad,
+                                      std::pow(beta1, t), beta2_to_t);
+  rule.root_bias_correction2 = std::pow(1.0 - beta2_to_t, 0.5);
   return rule;
 }
 

@@ -21,19 +21,35 @@ struct LambRule {
   double weight_decay = 0.0;
 };
 
-/// `step` is t, from 1.
-static inline LambRule lamb_rule(double beta1, double beta2, double eps, double weight_decay,
-                                 int64_t step) {
-  const double t = static_cast<double>(step);
+/// From beta1^t and beta2^t.
+TORCHAMP_KERNEL_FUNCTION LambRule lamb_rule_of_powers(double beta1, double beta2, double eps,
+                                                      double weight_decay, double beta1_to_t,
+                                                      double beta2_to_t) {
   LambRule rule;
   rule.one_minus_beta1 = 1.0 - beta1;
   rule.beta2 = beta2;
   rule.one_minus_beta2 = 1.0 - beta2;
-  rule.inverse_bias_correction1 = 1.0 / (1.0 - std::pow(beta1, t));
-  rule.root_bias_correction2 = std::sqrt(1.0 - std::pow(beta2, t));
+  rule.inverse_bias_correction1 = 1.0 / (1.0 - beta1_to_t);
+  rule.root_bias_correction2 = ::sqrt(1.0 - beta2_to_t);
   rule.eps = eps;
   rule.weight_decay = weight_decay;
   return rule;
+}
+
+/// `step` is t, from 1.
+static inline LambRule lamb_rule(double beta1, double beta2, double eps, double weight_decay,
+                                 int64_t step) {
+  const double t = static_cast<double>(step);
+  return lamb_rule_of_powers(beta1, beta2, eps, weight_decay, std::pow(beta1, t),
+                             std::pow(beta2, t));
+}
+
+/// What the direction is multiplied with: lr |p| / |u|, from the sums of squares; lr where one of
+/// them is 0.
+TORCHAMP_KERNEL_FUNCTION double lamb_step(double lr, double weight_squares,
+                                          double direction_squares) {
+  const bool has_ratio = weight_squares > 0.0 && direction_squares > 0.0;
+  return has_ratio ? lr * (::sqrt(weight_squares) / ::sqrt(direction_squares)) : lr;
 }
 
 template <typename L>
