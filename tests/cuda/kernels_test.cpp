@@ -26,7 +26,7 @@ const KernelTable& scalar() { return **cpu_tables().begin(); }
 struct Parameter {
   Array grad, param, state[3];
   float factor = 1.0F, second_factor = 1.0F;
-  bool write_back = true;
+  bool write_back = true, rounds_products = false;
   uint64_t number = 7;
   int64_t steps = 0;
 };
@@ -60,6 +60,7 @@ struct Launch {
         entry.count = parameter.param.count;
         entry.steps = &parameter.steps;
         entry.number = parameter.number;
+        entry.rounds_products = parameter.rounds_products;
         entry.first_chunk = static_cast<int32_t>(chunks.size());
         for (int32_t i = 0; i * cuda::kChunk < entry.count; ++i) {
           chunks.push_back({static_cast<int32_t>(arrays.size()), i});
@@ -167,9 +168,10 @@ void set_keys(Parameter& parameter, uint64_t seed) {
 void adam_on_cpu(Parameter& parameter, const cuda::Numbers& numbers, float clip) {
   set_keys(parameter, numbers.seed);
   ++parameter.steps;
-  const AdamRule rule =
+  AdamRule rule =
       adam_rule(numbers.lr, numbers.beta1, numbers.beta2, numbers.eps, numbers.weight_decay,
                 numbers.decoupled, numbers.amsgrad, parameter.steps);
+  rule.rounds_products = parameter.rounds_products;
   AdamArrays arrays;
   arrays.grad = grad_stream(parameter, clip);
   arrays.param = parameter.param.stream();
@@ -188,6 +190,7 @@ void sgd_on_cpu(Parameter& parameter, const cuda::Numbers& numbers, float clip) 
   rule.minus_lr = -numbers.lr;
   rule.nesterov = numbers.nesterov;
   rule.is_first = parameter.steps == 0;
+  rule.rounds_products = parameter.rounds_products;
   ++parameter.steps;
   SgdArrays arrays;
   arrays.grad = grad_stream(parameter, clip);
@@ -222,6 +225,7 @@ TEST(CudaKernels, AdamHasTheBitsOfTheScalarKernelsForEveryStorageAndLength) {
         numbers.amsgrad = seed % 4 == 0;
         std::vector<Parameter> expected{make(count, param, grad, moment, misaligned, seed)};
         expected[0].factor = 1.0F / 64;
+        expected[0].rounds_products = seed % 10 == 0;
         std::vector<Parameter> actual = expected;
         for (int step = 0; step < 2; ++step) {
           adam_on_cpu(expected[0], numbers, 1.0F);
@@ -253,6 +257,7 @@ TEST(CudaKernels, SgdHasTheBitsOfTheScalarKernels) {
         std::vector<Parameter> expected{make(count, param, grad, moment, seed % 2 == 0, seed)};
         expected[0].factor = 1.0F / 8;
         expected[0].second_factor = 0.75F;
+        expected[0].rounds_products = seed % 8 == 0;
         std::vector<Parameter> actual = expected;
         for (int step = 0; step < 2; ++step) {
           sgd_on_cpu(expected[0], numbers, 1.0F);

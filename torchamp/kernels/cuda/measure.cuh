@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads) measure_chunks(Tables tables, int fi
   }
 }
 
-__device__ __forceinline__ void make_rule(const Numbers& numbers, int64_t step, Method method,
-                                          Rule& rule) {
+__device__ __forceinline__ void make_rule(const Numbers& numbers, bool rounds_products,
+                                          int64_t step, Method method, Rule& rule) {
   rule.lr = numbers.lr;
   if (method == Method::kSgd) {
     SgdRule sgd;
@@ -62,6 +62,7 @@ __device__ __forceinline__ void make_rule(const Numbers& numbers, int64_t step, 
     sgd.one_minus_dampening = 1.0 - numbers.dampening;
     sgd.minus_lr = -numbers.lr;
     sgd.nesterov = numbers.nesterov;
+    sgd.rounds_products = rounds_products;
     sgd.is_first = step == 1;
     rule.sgd = sgd;
     return;
@@ -72,6 +73,7 @@ __device__ __forceinline__ void make_rule(const Numbers& numbers, int64_t step, 
     rule.adam = adam_rule_of_powers(numbers.lr, numbers.beta1, numbers.beta2, numbers.eps,
                                     numbers.weight_decay, numbers.decoupled, numbers.amsgrad,
                                     beta1_to_t, beta2_to_t);
+    rule.adam.rounds_products = rounds_products;
   } else {
     rule.lamb = lamb_rule_of_powers(numbers.beta1, numbers.beta2, numbers.eps, numbers.weight_decay,
                                     beta1_to_t, beta2_to_t);
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
     const Arrays& arrays = tables.arrays[i];
     const int64_t step = *arrays.steps + 1;
     *arrays.steps = step;
-    make_rule(tables.groups[arrays.group], step, method, tables.rules[i]);
+    make_rule(tables.groups[arrays.group], arrays.rounds_products, step, method, tables.rules[i]);
   }
 }
 
