@@ -45,8 +45,9 @@ struct Arrays {
   int64_t count = 0;         ///< elements
   int64_t* steps = nullptr;  ///< on the device: steps applied so far; SGD: 0 makes this the first
   uint64_t number = 0;       ///< tells the parameters of an optimizer apart
-  int32_t group = 0;         ///< whose Numbers hold
-  int32_t first_chunk = 0;   ///< of ceil(count / kChunk) in a row
+  bool rounds_products = false;  ///< a complex parameter, as real numbers (AdamRule)
+  int32_t group = 0;             ///< whose Numbers hold
+  int32_t first_chunk = 0;       ///< of ceil(count / kChunk) in a row
 };
 
 /// The key of stream `which` of a parameter (0 to 2: its states, 3: itself) in one step, where
