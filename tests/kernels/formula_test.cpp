@@ -150,6 +150,48 @@ TEST(AdamFormula, FollowsTheLoop) {
   }
 }
 
+TEST(AdamFormula, RoundsOnceWhereTheFormulaSaysFma) {
+  // A bound cannot see a sum that is rounded once more; Python's bits depend on it.
+  for (const KernelTable* table : tables_here()) {
+    const std::vector<float> g = random_numbers(21, kCount), p = random_numbers(22, kCount);
+    const std::vector<float> m = random_numbers(23, kCount), v = random_squares(24, kCount);
+    TestArray grad(Storage::kF32, g), param(Storage::kF32, p);
+    TestArray first(Storage::kF32, m), second(Storage::kF32, v);
+    table->adam(adam_rule(1e-2, 0.9, 0.999, 1e-8, 0.1, /*decoupled=*/false, false, 2),
+                {grad.grad(), param.stream(), first.stream(), second.stream(), {}, {}},
+                {0, kCount});
+    const auto decay = static_cast<float>(0.1), beta2 = static_cast<float>(0.999);
+    const auto w1 = static_cast<float>(1.0 - 0.9), w2 = static_cast<float>(1.0 - 0.999);
+    for (size_t i = 0; i < g.size(); ++i) {
+      const float decayed = std::fma(p[i], decay, g[i]);
+      ASSERT_EQ(first.values()[i], std::fma(w1, decayed - m[i], m[i])) << table->name;
+      ASSERT_EQ(second.values()[i], std::fma(w2 * decayed, decayed, v[i] * beta2)) << table->name;
+    }
+  }
+}
+
+TEST(SgdFormula, RoundsOnceWhereTheFormulaSaysFma) {
+  for (const KernelTable* table : tables_here()) {
+    const std::vector<float> g = random_numbers(25, kCount), p = random_numbers(26, kCount);
+    const std::vector<float> b = random_numbers(27, kCount);
+    TestArray grad(Storage::kF32, g), param(Storage::kF32, p), buffer(Storage::kF32, b);
+    SgdRule rule;
+    rule.weight_decay = 0.1;
+    rule.momentum = 0.9;
+    rule.one_minus_dampening = 0.7;
+    rule.minus_lr = -0.01;
+    rule.nesterov = true;
+    table->sgd(rule, {grad.grad(), param.stream(), buffer.stream()}, {0, kCount});
+    for (size_t i = 0; i < g.size(); ++i) {
+      const float decayed = std::fma(p[i], 0.1F, g[i]);
+      const float next = std::fma(decayed, 0.7F, b[i] * 0.9F);
+      ASSERT_EQ(buffer.values()[i], next) << table->name;
+      ASSERT_EQ(param.values()[i], std::fma(std::fma(next, 0.9F, decayed), -0.01F, p[i]))
+          << table->name;
+    }
+  }
+}
+
 TEST(AdamFormula, AMasterIsUpdatedAsFloat32Is) {
   // The bits of float32 weights, whatever lies beside them.
   for (const KernelTable* table : tables_here()) {

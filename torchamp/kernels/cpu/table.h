@@ -19,7 +19,8 @@ struct Range {
 
 /// What one look at a range of a gradient tells. Non-finite elements make the sum so.
 struct GradMeasure {
-  double sum_of_squares = 0.0;  ///< of x * factor * second_factor, in double: 16 partial sums, then a tree
+  double sum_of_squares =
+      0.0;  ///< of x * factor * second_factor, in double: 16 partial sums, then a tree
   bool has_nonfinite = false;
   bool has_nan = false;
 };
