@@ -9,6 +9,9 @@
 
 #include "checkpoint/checkpoint_support.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/adamw.h"
+#include "torchamp/optim/lamb.h"
+#include "torchamp/optim/sgd.h"
 #include "torchamp/train/meter.h"
 #include "torchamp/train/module_state.h"
 
@@ -83,6 +86,21 @@ TEST(OptimizerState, SgdGoesOnFromPythonBitForBit) { expect_goes_on_as_python("s
 
 // LibTorch's C++ Adam orders its arithmetic differently from Python's: two steps of a few
 // roundings each, on weights below 4 and updates below 1/8. 8 ulps = 8 * 2^-24 = 5e-7.
+// The fused ones take the very steps of Python's loops.
+optim::AdamW fused_adamw(torch::nn::Sequential& net) {
+  return optim::AdamW(net->parameters(), optim::AdamWOptions(0.125));
+}
+
+optim::SGD fused_sgd(torch::nn::Sequential& net) {
+  return optim::SGD(net->parameters(), optim::SGDOptions(0.125).momentum(0.5));
+}
+
+TEST(OptimizerState, FusedAdamWGoesOnFromPythonBitForBit) {
+  expect_goes_on_as_python("adamw", fused_adamw, 0);
+}
+TEST(OptimizerState, FusedSgdGoesOnFromPythonBitForBit) {
+  expect_goes_on_as_python("sgd", fused_sgd, 0);
+}
 TEST(OptimizerState, AdamWGoesOnFromPython) { expect_goes_on_as_python("adamw", adamw, 5e-7); }
 TEST(OptimizerState, AdamWithGroupsAndAmsgradGoesOnFromPython) {
   expect_goes_on_as_python("adam", adam, 5e-7);
@@ -157,6 +175,65 @@ void expect_resumes_bit_for_bit(Make make) {
 }
 
 TEST(OptimizerState, ResumesAdamWBitForBit) { expect_resumes_bit_for_bit(adamw); }
+TEST(OptimizerState, ResumesFusedAdamWBitForBit) { expect_resumes_bit_for_bit(fused_adamw); }
+TEST(OptimizerState, ResumesLambBitForBit) {
+  expect_resumes_bit_for_bit([](torch::nn::Sequential& net) {
+    return optim::LAMB(net->parameters(), optim::LAMBOptions(0.125));
+  });
+}
+TEST(OptimizerState, ResumesBFloat16MomentsBitForBit) {
+  expect_resumes_bit_for_bit([](torch::nn::Sequential& net) {
+    return optim::AdamW(net->parameters(), optim::AdamWOptions(0.125),
+                        {.moments = optim::Moments::kBFloat16, .seed = 7});
+  });
+}
+TEST(OptimizerState, EightBitMomentsAreSavedAsFloatsOfTheirValue) {
+  at::Tensor weight = torch::randn({600}).requires_grad_();
+  optim::AdamW optimizer({weight}, optim::AdamWOptions(0.125), {.moments = optim::Moments::k8Bit});
+  weight.mutable_grad() = torch::randn({600});
+  optimizer.step();
+  const StateDict dict = optimizer_state_dict(optimizer);
+  const StateDict& saved = dict.at("state").to_dict("state").at(int64_t{0}).to_dict("0");
+  const at::Tensor average = saved.at("exp_avg").to_tensor("exp_avg");
+  ASSERT_EQ(average.scalar_type(), at::kFloat);
+  // m = 0.1 g, to one of the two codes around it: 3 bits of mantissa, or a step of the smallest.
+  const at::Tensor right = weight.grad() * 0.1;
+  const at::Tensor error = (average - right).abs();
+  const double largest = right.abs().max().item<double>();
+  EXPECT_TRUE(error.le(right.abs() * 0.125 + largest * 0x1p-16).all().item<bool>());
+  optim::AdamW second({weight}, optim::AdamWOptions(0.125), {.moments = optim::Moments::k8Bit});
+  load_optimizer_state_dict(second, dict);
+  const StateDict again = optimizer_state_dict(second);
+  const at::Tensor reloaded = again.at("state")
+                                  .to_dict("state")
+                                  .at(int64_t{0})
+                                  .to_dict("0")
+                                  .at("exp_avg_sq")
+                                  .to_tensor("exp_avg_sq");
+  const at::Tensor squares = saved.at("exp_avg_sq").to_tensor("exp_avg_sq");
+  EXPECT_TRUE((reloaded - squares).abs().le(squares * 0.13 + 1e-9).all().item<bool>());
+}
+
+// Case 44: moments of a float16 parameter stay float32.
+TEST(OptimizerState, Case44MomentsAreNotCastToTheParameter) {
+  at::Tensor weight = torch::ones({2}, at::kHalf).requires_grad_();
+  optim::AdamW optimizer({weight}, optim::AdamWOptions(0.125));
+  StateDict state;
+  state.set("step", at::scalar_tensor(3.0, at::kFloat));
+  state.set("exp_avg", torch::full({2}, 1e-9));
+  state.set("exp_avg_sq", torch::full({2}, 1e-9));
+  StateDict dict = optimizer_state_dict(optimizer);
+  StateDict states;
+  states.set(int64_t{0}, std::move(state));
+  dict.set("state", std::move(states));
+  load_optimizer_state_dict(optimizer, dict);
+  const auto& loaded = static_cast<const torch::optim::AdamWParamState&>(
+      *optimizer.state().at(weight.unsafeGetTensorImpl()));
+  EXPECT_EQ(loaded.step(), 3);
+  EXPECT_EQ(loaded.exp_avg().scalar_type(), at::kFloat);
+  EXPECT_EQ(loaded.exp_avg()[0].item<float>(), 1e-9F);
+}
+
 TEST(OptimizerState, ResumesAdamBitForBit) { expect_resumes_bit_for_bit(adam); }
 TEST(OptimizerState, ResumesSgdBitForBit) { expect_resumes_bit_for_bit(sgd); }
 

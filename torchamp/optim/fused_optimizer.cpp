@@ -64,6 +64,23 @@ FusedOptimizer::~FusedOptimizer() {
   }
 }
 
+at::Tensor FusedOptimizer::saved_moment(const at::Tensor& parameter, const at::Tensor& moment,
+                                        int number, bool is_positive) const {
+  if (!moment.defined() || moment.scalar_type() != at::kByte) return moment;
+  return detail::decode_moment(moment, scales_->of.at(parameter.unsafeGetTensorImpl()).at(number),
+                               is_positive);
+}
+
+at::Tensor FusedOptimizer::loaded_moment(const at::Tensor& parameter, const at::Tensor& saved,
+                                         int number, bool is_positive) {
+  const at::ScalarType dtype = detail::moment_dtype(parameter, options_);
+  if (dtype != at::kByte) {
+    return saved.to(parameter.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+  }
+  auto& scale = scales_->of[parameter.unsafeGetTensorImpl()].at(number);
+  return detail::encode_moment(saved, is_positive, options_.seed, scale);
+}
+
 void FusedOptimizer::claim_factors() {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer().param_groups()) {

@@ -52,6 +52,15 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   /// 0-dim. Undefined before the first step, and where neither a scaler nor clipping asked for it.
   const at::Tensor& last_grad_norm() const { return last_grad_norm_; }
 
+  /// A moment of `parameter` as a checkpoint holds it: 8-bit ones as float32, others as they are.
+  /// `number` tells a parameter's moments apart, 0 to 2; `is_positive`: a second moment.
+  at::Tensor saved_moment(const at::Tensor& parameter, const at::Tensor& moment, int number,
+                          bool is_positive) const;
+  /// A float moment from a checkpoint in the type that this optimizer keeps it in; a new tensor.
+  /// Case 44: never the parameter's 16 bits where a master is kept.
+  at::Tensor loaded_moment(const at::Tensor& parameter, const at::Tensor& saved, int number,
+                           bool is_positive);
+
   void claim_factors() override;
   bool can_step_scaled() const override;
   Result scaled_step(const Scale& scale) override;

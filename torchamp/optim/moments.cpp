@@ -92,4 +92,29 @@ kernels::Stream MomentArrays::moment_stream(at::Tensor& moment, int number, Stor
   return stream;
 }
 
+at::Tensor decode_moment(const at::Tensor& codes, const at::Tensor& scale, bool is_positive) {
+  at::Tensor values = at::empty_like(codes, codes.options().dtype(at::kFloat));
+  kernels::Stream stream;
+  stream.storage = is_positive ? Storage::kBlock8Unsigned : Storage::kBlock8Signed;
+  stream.data = codes.data_ptr();
+  stream.rest = scale.data_ptr();
+  multi_tensor::cpu_kernels().read(stream, {0, codes.numel()}, values.data_ptr<float>());
+  return values;
+}
+
+at::Tensor encode_moment(const at::Tensor& values, bool is_positive, uint64_t seed,
+                         at::Tensor& scale) {
+  at::Tensor source = values.to(at::kFloat);
+  if (!source.is_non_overlapping_and_dense()) source = source.contiguous();
+  at::Tensor codes = at::empty_like(source, source.options().dtype(at::kByte));
+  scale = at::zeros({num_blocks(codes.numel())}, at::TensorOptions().dtype(at::kFloat));
+  kernels::Stream stream;
+  stream.storage = is_positive ? Storage::kBlock8Unsigned : Storage::kBlock8Signed;
+  stream.data = codes.data_ptr();
+  stream.rest = scale.data_ptr();
+  stream.key = kernels::mix64(seed);
+  multi_tensor::cpu_kernels().write(stream, {0, codes.numel()}, source.const_data_ptr<float>());
+  return codes;
+}
+
 }  // namespace torchamp::optim::detail

@@ -46,7 +46,9 @@ class MomentArrays {
   uint64_t step_key_;
 };
 
-/// A moment as float32 (float64 as it is), whatever it is stored in; for checkpoints.
-at::Tensor moment_to_float(const at::Tensor& moment, const at::Tensor& scale, bool is_signed);
+/// 8-bit moments as float32, in their own memory order, and back: `scale` gets the factors.
+at::Tensor decode_moment(const at::Tensor& codes, const at::Tensor& scale, bool is_positive);
+at::Tensor encode_moment(const at::Tensor& values, bool is_positive, uint64_t seed,
+                         at::Tensor& scale);
 
 }  // namespace torchamp::optim::detail

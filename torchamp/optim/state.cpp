@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -14,6 +15,9 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
+
+#include "torchamp/optim/fused_optimizer.h"
+#include "torchamp/optim/lamb.h"
 
 namespace torchamp::optim {
 namespace {
@@ -60,6 +64,7 @@ std::string shape_text(const at::Tensor& tensor) {
 struct Place {
   std::string who;  // "state[3]"
   Differences& differences;
+  bool keeps_float = false;  // moments stay as saved: a fused optimizer will choose their type
 
   std::string name(const char* key) const { return who + "['" + key + "']"; }
   // The value of `key`, or nullptr with a note.
@@ -100,8 +105,9 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
                           shape_text(parameter));
     return {};
   }
-  const at::ScalarType dtype =
-      parameter.is_floating_point() ? parameter.scalar_type() : saved.scalar_type();
+  const at::ScalarType dtype = place.keeps_float || !parameter.is_floating_point()
+                                   ? saved.scalar_type()
+                                   : parameter.scalar_type();
   return saved.detach().to(parameter.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
@@ -118,6 +124,10 @@ int64_t read_step(const StateDict& dict, const Place& place) {
   return static_cast<int64_t>(step);
 }
 
+// Changes one moment or momentum buffer: its number within the parameter, and whether it is a
+// second moment.
+using ChangeMoment = std::function<at::Tensor(const at::Tensor&, int number, bool is_positive)>;
+
 // What one type of optimizer keeps, and how Python names it.
 struct Codec {
   virtual ~Codec() = default;
@@ -126,13 +136,51 @@ struct Codec {
   virtual std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
                                                          const OptimizerOptions& present,
                                                          const Place& place) const = 0;
-  virtual StateDict state(const OptimizerParamState& state) const = 0;
+  // `saved` gives each tensor as it is to be saved.
+  virtual StateDict state(const OptimizerParamState& state, const ChangeMoment& saved) const = 0;
+  // Puts `change`'s results into a state that was read.
+  virtual void change_moments(OptimizerParamState& state, const ChangeMoment& change) const = 0;
   // Null: no state, as before the first step.
   virtual std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
                                                           const at::Tensor& parameter,
                                                           const OptimizerOptions& options,
                                                           const Place& place) const = 0;
 };
+
+template <typename State>
+StateDict adam_state(const State& state, const ChangeMoment& saved) {
+  StateDict dict;
+  dict.set("step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat));
+  dict.set("exp_avg", saved(state.exp_avg(), 0, false));
+  dict.set("exp_avg_sq", saved(state.exp_avg_sq(), 1, true));
+  if (state.max_exp_avg_sq().defined()) {
+    dict.set("max_exp_avg_sq", saved(state.max_exp_avg_sq(), 2, true));
+  }
+  return dict;
+}
+
+template <typename State>
+void change_adam_moments(State& state, const ChangeMoment& change) {
+  state.exp_avg(change(state.exp_avg(), 0, false));
+  state.exp_avg_sq(change(state.exp_avg_sq(), 1, true));
+  if (state.max_exp_avg_sq().defined()) {
+    state.max_exp_avg_sq(change(state.max_exp_avg_sq(), 2, true));
+  }
+}
+
+std::tuple<double, double> read_betas(const StateDict& dict, std::tuple<double, double> present,
+                                      const Place& place) {
+  const Value* betas = place.find(dict, "betas");
+  if (betas == nullptr) return present;
+  const std::vector<Value>& items = betas->to_items(place.name("betas"));
+  if (items.size() != 2) {
+    place.differences.add(place.name("betas") + " has " + std::to_string(items.size()) +
+                          " items, 2 are expected");
+    return present;
+  }
+  return {items[0].to_double(place.name("betas") + "[0]"),
+          items[1].to_double(place.name("betas") + "[1]")};
+}
 
 // Adam and AdamW differ in one key.
 template <typename Options, typename State>
@@ -164,27 +212,16 @@ struct AdamCodec final : Codec {
     auto options = read_shared_options<Options>(dict, present, place);
     read_into(options->eps(), dict, "eps", place);
     read_into(options->amsgrad(), dict, "amsgrad", place);
-    if (const Value* betas = place.find(dict, "betas")) {
-      const std::vector<Value>& items = betas->to_items(place.name("betas"));
-      if (items.size() == 2) {
-        options->betas({items[0].to_double(place.name("betas") + "[0]"),
-                        items[1].to_double(place.name("betas") + "[1]")});
-      } else {
-        place.differences.add(place.name("betas") + " has " + std::to_string(items.size()) +
-                              " items, 2 are expected");
-      }
-    }
+    options->betas(read_betas(dict, options->betas(), place));
     return options;
   }
 
-  StateDict state(const OptimizerParamState& base) const override {
-    const auto& state = static_cast<const State&>(base);
-    StateDict dict;
-    dict.set("step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat));
-    dict.set("exp_avg", state.exp_avg());
-    dict.set("exp_avg_sq", state.exp_avg_sq());
-    if (state.max_exp_avg_sq().defined()) dict.set("max_exp_avg_sq", state.max_exp_avg_sq());
-    return dict;
+  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
+    return adam_state(static_cast<const State&>(base), saved);
+  }
+
+  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
+    change_adam_moments(static_cast<State&>(base), change);
   }
 
   std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
@@ -234,11 +271,16 @@ struct SgdCodec final : Codec {
     return options;
   }
 
-  StateDict state(const OptimizerParamState& base) const override {
+  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
     const at::Tensor& buffer = static_cast<const State&>(base).momentum_buffer();
     StateDict dict;
-    dict.set("momentum_buffer", buffer.defined() ? Value(buffer) : Value());
+    dict.set("momentum_buffer", buffer.defined() ? Value(saved(buffer, 0, false)) : Value());
     return dict;
+  }
+
+  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
+    auto& state = static_cast<State&>(base);
+    state.momentum_buffer(change(state.momentum_buffer(), 0, false));
   }
 
   std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
@@ -253,27 +295,79 @@ struct SgdCodec final : Codec {
   }
 };
 
+// LAMB has no optimizer in Python's torch; the keys are those of Adam.
+struct LambCodec final : Codec {
+  using Options = LAMBOptions;
+  using State = torch::optim::AdamWParamState;
+
+  const char* name() const override { return "LAMB"; }
+
+  StateDict options(const OptimizerOptions& base) const override {
+    const auto& options = static_cast<const Options&>(base);
+    StateDict dict;
+    dict.set("lr", options.lr());
+    dict.set("betas", Tuple{{std::get<0>(options.betas()), std::get<1>(options.betas())}});
+    dict.set("eps", options.eps());
+    dict.set("weight_decay", options.weight_decay());
+    dict.set("bias_correction", true);
+    return dict;
+  }
+
+  std::unique_ptr<OptimizerOptions> read_options(const StateDict& dict,
+                                                 const OptimizerOptions& present,
+                                                 const Place& place) const override {
+    auto options = read_shared_options<Options>(dict, present, place);
+    read_into(options->eps(), dict, "eps", place);
+    options->betas(read_betas(dict, options->betas(), place));
+    return options;
+  }
+
+  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
+    return adam_state(static_cast<const State&>(base), saved);
+  }
+
+  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
+    change_adam_moments(static_cast<State&>(base), change);
+  }
+
+  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
+                                                  const at::Tensor& parameter,
+                                                  const OptimizerOptions& /*options*/,
+                                                  const Place& place) const override {
+    if (dict.empty()) return nullptr;
+    auto state = std::make_unique<State>();
+    state->step(read_step(dict, place));
+    state->exp_avg(read_tensor(dict, "exp_avg", parameter, place));
+    state->exp_avg_sq(read_tensor(dict, "exp_avg_sq", parameter, place));
+    return state;
+  }
+};
+
 const Codec* find_codec(const Optimizer& optimizer) {
   static const AdamCodec<torch::optim::AdamWOptions, torch::optim::AdamWParamState> adamw;
   static const AdamCodec<torch::optim::AdamOptions, torch::optim::AdamParamState> adam;
   static const SgdCodec sgd;
+  static const LambCodec lamb;
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr) return &adamw;
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr) return &adam;
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr) return &sgd;
+  if (dynamic_cast<const LAMB*>(&optimizer) != nullptr) return &lamb;
   return nullptr;
 }
 
 const Codec& codec_of(const Optimizer& optimizer, const char* who) {
   if (const Codec* codec = find_codec(optimizer)) return *codec;
-  throw CheckpointError(std::string("[") + who +
-                        "] the optimizer is of an unknown type; torch::optim::AdamW, Adam and SGD "
-                        "are accepted. Is it your own? Save its state yourself.");
+  throw CheckpointError(
+      std::string("[") + who +
+      "] the optimizer is of an unknown type; torch::optim::AdamW, Adam and SGD "
+      "and torchamp::optim's are accepted. Is it your own? Save its state yourself.");
 }
 
 // Which optimizer wrote this group; "" when its keys do not tell (Adam before PyTorch 2.7).
 std::string writer_of(const StateDict& group) {
   if (group.contains("momentum")) return "SGD";
   if (!group.contains("betas")) return "another optimizer";
+  if (group.contains("bias_correction")) return "LAMB";
   const Value* is_decoupled = group.find("decoupled_weight_decay");
   if (is_decoupled == nullptr) return "";
   return is_decoupled->to_bool("'decoupled_weight_decay'") ? "AdamW" : "Adam";
@@ -301,6 +395,7 @@ void match_parameters(const StateDict& saved, const OptimizerParamGroup& group,
 
 StateDict optimizer_state_dict(const Optimizer& optimizer) {
   const Codec& codec = codec_of(optimizer, "optimizer_state_dict");
+  const auto* fused = dynamic_cast<const FusedOptimizer*>(&optimizer);
   StateDict state;
   List groups;
   int64_t number = 0;
@@ -308,7 +403,12 @@ StateDict optimizer_state_dict(const Optimizer& optimizer) {
     List numbers;
     for (const at::Tensor& parameter : group.params()) {
       const auto it = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (it != optimizer.state().end()) state.set(number, codec.state(*it->second));
+      if (it != optimizer.state().end()) {
+        const auto saved = [&](const at::Tensor& moment, int which, bool is_positive) {
+          return fused ? fused->saved_moment(parameter, moment, which, is_positive) : moment;
+        };
+        state.set(number, codec.state(*it->second, saved));
+      }
       numbers.items.emplace_back(number++);
     }
     StateDict saved = codec.options(group.options());
@@ -323,6 +423,7 @@ StateDict optimizer_state_dict(const Optimizer& optimizer) {
 
 void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
   const Codec& codec = codec_of(optimizer, "load_optimizer_state_dict");
+  auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer);
   const std::string advice = std::string("Was it saved by another optimizer than ") + codec.name() +
                              ", or for another model?";
   const std::vector<Value>& saved_groups = dict.at("param_groups").to_items("'param_groups'");
@@ -357,7 +458,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
     }
   }
   differences.check(advice);
-  std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> states;
+  std::vector<std::pair<const at::Tensor*, std::unique_ptr<OptimizerParamState>>> states;
   for (const auto& [key, value] : saved_state.entries()) {
     const std::string who = "state[" + base::to_string(key) + "]";
     const auto* number = std::get_if<int64_t>(&key);
@@ -368,8 +469,8 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
     }
     const at::Tensor& parameter = *it->second;
     auto state = codec.read_state(value.to_dict(who), parameter, *options_of.at(&parameter),
-                                  {who, differences});
-    if (state) states.emplace_back(parameter.unsafeGetTensorImpl(), std::move(state));
+                                  {who, differences, fused != nullptr});
+    if (state) states.emplace_back(&parameter, std::move(state));
   }
   differences.check(advice);
 
@@ -380,7 +481,15 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
       optimizer.state().erase(parameter.unsafeGetTensorImpl());
     }
   }
-  for (auto& [parameter, state] : states) optimizer.state()[parameter] = std::move(state);
+  for (auto& [parameter, state] : states) {
+    if (fused != nullptr) {
+      codec.change_moments(*state, [&, parameter = parameter](const at::Tensor& saved, int number,
+                                                              bool is_positive) {
+        return fused->loaded_moment(*parameter, saved, number, is_positive);
+      });
+    }
+    optimizer.state()[parameter->unsafeGetTensorImpl()] = std::move(state);
+  }
 }
 
 }  // namespace torchamp::optim

@@ -9,12 +9,13 @@
 
 namespace torchamp::optim {
 
-/// {'state': {index: {...}}, 'param_groups': [{...}]} of a torch::optim::AdamW, Adam or SGD, as
-/// Python's optimizer.state_dict() gives it and its load_state_dict() accepts it.
+/// {'state': {index: {...}}, 'param_groups': [{...}]} of an AdamW, Adam or SGD, LibTorch's or ours,
+/// as Python's optimizer.state_dict() gives it and its load_state_dict() accepts it.
 ///
 /// Parameters are numbered over the groups in order. `step` is a float32 tensor without dimensions.
 /// What the C++ optimizers do not have (foreach, fused, maximize, ...) gets Python's default.
-/// Tensors are those of the optimizer, not copies: save them before the next step, or clone.
+/// LAMB, which Python does not have, is laid out as Adam. Tensors are those of the optimizer, not
+/// copies: save them before the next step, or clone; 8-bit moments are given as float32.
 ///
 /// Errors:  CheckpointError when the optimizer is of another type.
 /// Source:  PyTorch torch/optim/optimizer.py, `state_dict`; adam.py and sgd.py, `_init_group`.
@@ -23,7 +24,8 @@ TORCHAMP_API base::StateDict optimizer_state_dict(const torch::optim::Optimizer&
 /// Takes over hyperparameters and state from `dict`, from Python or from optimizer_state_dict().
 ///
 /// All or nothing: type of optimizer, groups, parameters and shapes are compared first. Tensors are
-/// copied to the device of their parameter and, for floating parameters, to its dtype. Keys that
+/// copied to the device of their parameter and, for floating parameters, to its dtype; an optimizer
+/// of torchamp::optim keeps moments in the dtype of its own (FusedOptions). Keys that
 /// LibTorch's optimizers do not have are ignored where they do not change the numbers (foreach,
 /// fused, capturable, initial_lr).
 ///
