@@ -3,7 +3,6 @@
 // where the machine is the one that wrote the file. tests/models/training_test.cpp has the bound
 // that holds on other machines.
 
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -24,6 +23,8 @@
 #include "support/recipe.h"
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/grad_scaler.h"
+#include "torchamp/optim/adamw.h"
+#include "torchamp/optim/sgd.h"
 
 namespace torchamp::testing {
 namespace {
@@ -34,48 +35,6 @@ constexpr int64_t kSteps = 200;
 constexpr int64_t kClasses = 10;
 constexpr int64_t kVocabulary = 64;
 constexpr int64_t kContext = 16;
-
-// torch.optim.AdamW(foreach=False), operation for operation. LibTorch's C++ AdamW moves exp_avg by
-// mul_ and add_ where Python's has lerp_, which rounds otherwise.
-class PythonsAdamW : public torch::optim::Optimizer {
- public:
-  PythonsAdamW(std::vector<at::Tensor> parameters, double lr, double weight_decay)
-      : Optimizer(std::move(parameters), std::make_unique<torch::optim::AdamWOptions>(lr)),
-        lr_(lr),
-        weight_decay_(weight_decay) {
-    for (const at::Tensor& parameter : param_groups()[0].params()) {
-      exp_avg_.push_back(torch::zeros_like(parameter));
-      exp_avg_sq_.push_back(torch::zeros_like(parameter));
-    }
-  }
-
-  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
-    const torch::NoGradGuard no_grad;
-    ++step_;
-    const double bias_correction1 = 1 - std::pow(kBeta1, step_);
-    const double bias_correction2_sqrt = std::pow(1 - std::pow(kBeta2, step_), 0.5);
-    for (size_t i = 0; i < exp_avg_.size(); ++i) {
-      at::Tensor& parameter = param_groups()[0].params()[i];
-      const at::Tensor& grad = parameter.grad();
-      parameter.mul_(1 - lr_ * weight_decay_);
-      exp_avg_[i].lerp_(grad, 1 - kBeta1);
-      exp_avg_sq_[i].mul_(kBeta2).addcmul_(grad, grad, 1 - kBeta2);
-      const at::Tensor denominator = (exp_avg_sq_[i].sqrt() / bias_correction2_sqrt).add_(kEpsilon);
-      parameter.addcdiv_(exp_avg_[i], denominator, -(lr_ / bias_correction1));
-    }
-    return {};
-  }
-
- private:
-  static constexpr double kBeta1 = 0.9;
-  static constexpr double kBeta2 = 0.999;
-  static constexpr double kEpsilon = 1e-8;
-  double lr_;
-  double weight_decay_;
-  double step_ = 0;
-  std::vector<at::Tensor> exp_avg_;
-  std::vector<at::Tensor> exp_avg_sq_;
-};
 
 struct TrainingRun {
   const char* model;
@@ -126,17 +85,27 @@ Data make_data(const std::string& name) {
   return {batch, pattern.index_select(0, target) / 2 + uniform(12, shape), target};
 }
 
+// The fused optimizers, through the scaler's one-pass step; LibTorch's own SGD for cnn, so that the
+// step of a plain optimizer is shown too.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const TrainingRun& run,
+                                                        std::vector<at::Tensor> parameters,
+                                                        double learning_rate) {
+  if (std::string(run.optimizer) == "adamw") {
+    return std::make_unique<optim::AdamW>(std::move(parameters),
+                                          optim::AdamWOptions(learning_rate).weight_decay(0.01));
+  }
+  const auto options = torch::optim::SGDOptions(learning_rate).momentum(0.9);
+  if (std::string(run.model) == "cnn") {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters), options);
+  }
+  return std::make_unique<optim::SGD>(std::move(parameters), options);
+}
+
 json train(const TrainingRun& run, double learning_rate, const json& scaler_options) {
   const auto model = make_model(run.model);
   fill_parameters(*model);
   const Data data = make_data(run.model);
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  if (std::string(run.optimizer) == "sgd") {
-    optimizer = std::make_unique<torch::optim::SGD>(
-        model->parameters(), torch::optim::SGDOptions(learning_rate).momentum(0.9));
-  } else {
-    optimizer = std::make_unique<PythonsAdamW>(model->parameters(), learning_rate, 0.01);
-  }
+  const auto optimizer = make_optimizer(run, model->parameters(), learning_rate);
   amp::GradScaler scaler({.init_scale = scaler_options["init_scale"],
                           .growth_interval = scaler_options["growth_interval"],
                           .enabled = std::string(run.precision) == "float16"});
