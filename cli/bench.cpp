@@ -21,6 +21,7 @@
 #include "cli/child.h"
 #include "cli/device.h"
 #include "cli/exit_code.h"
+#include "cli/kernels.h"
 #include "torchamp/base/error.h"
 
 namespace torchamp::cli {
@@ -217,6 +218,7 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
 }
 
 void run_bench(const BenchOptions& options) {
+  check_cpu_kernels();
   const StepSettings settings = check(options);
   if (options.threads > 0) torch::set_num_threads(options.threads);
   if (!options.memory_child.empty()) {

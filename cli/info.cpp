@@ -9,8 +9,10 @@
 #include <torch/torch.h>
 
 #include "cli/child.h"
+#include "cli/kernels.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
+#include "torchamp/multi_tensor/cpu_kernels.h"
 
 namespace torchamp::cli {
 namespace {
@@ -95,6 +97,18 @@ Json advice_json(const train::MachineInfo& info, const Advice& advice) {
   return json;
 }
 
+// "avx512 (of scalar, avx2, avx512; TORCHAMP_CPU names another)"
+std::string describe_cpu_kernels() {
+  std::string used, here, absent;
+  for (const multi_tensor::CpuKernels& each : multi_tensor::list_cpu_kernels()) {
+    if (each.in_use) used = each.name;
+    std::string& list = each.runs_here ? here : absent;
+    list += (list.empty() ? "" : ", ") + each.name;
+  }
+  return used + " (TORCHAMP_CPU chooses: " + here +
+         (absent.empty() ? "" : "; not here: " + absent) + ")";
+}
+
 void print_table(const train::MachineInfo& info, const Advice& advice) {
   std::string have, lack;
   for (const auto& [name, present] : feature_list(info.cpu)) {
@@ -109,6 +123,7 @@ void print_table(const train::MachineInfo& info, const Advice& advice) {
   row("  features", have.empty() ? "none of those that matter" : have.substr(1));
   row("  absent", lack.empty() ? "none" : lack.substr(1));
   row("  LibTorch kernels", info.cpu_capability);
+  row("  TorchAmp kernels", describe_cpu_kernels());
   row("  oneDNN", info.onednn_version + ", " + onednn_isa());
   row("  threads", std::to_string(info.threads) + " of " + std::to_string(info.num_cpus) + " CPUs");
   const train::PrecisionTimes& times = advice.times;
@@ -140,6 +155,7 @@ void run_info(const InfoOptions& options) {
     torch::ones({8, 8}).to_mkldnn();  // for CPUs whose bf16 products do not go through oneDNN
     return;
   }
+  check_cpu_kernels();
   const train::MachineInfo info = train::machine_info();
   const Advice advice = advise();
   if (options.json) {
@@ -154,6 +170,11 @@ void run_info(const InfoOptions& options) {
 Json machine_json(const train::MachineInfo& info) {
   Json features = Json::object();
   for (const auto& [name, present] : feature_list(info.cpu)) features[name] = present;
+  Json kernels = Json::array();
+  for (const multi_tensor::CpuKernels& each : multi_tensor::list_cpu_kernels()) {
+    kernels.push_back(
+        {{"name", each.name}, {"runs_here", each.runs_here}, {"in_use", each.in_use}});
+  }
   Json gpus = Json::array();
   for (const train::GpuInfo& gpu : info.gpus) {
     gpus.push_back({{"name", gpu.name},
@@ -163,6 +184,7 @@ Json machine_json(const train::MachineInfo& info) {
   return {{"cpu", info.cpu_name},
           {"cpu_features", features},
           {"cpu_capability", info.cpu_capability},
+          {"cpu_kernels", kernels},
           {"num_cpus", info.num_cpus},
           {"threads", info.threads},
           {"gpus", gpus},

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "cli/device.h"
+#include "cli/kernels.h"
 #include "cli/signals.h"
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
@@ -180,6 +181,7 @@ base::StateDict load_checkpoint(const TrainOptions& options) {
 }
 
 void run_train(TrainOptions options, const CLI::App& command) {
+  check_cpu_kernels();
   install_stop_handlers();
   std::optional<base::StateDict> checkpoint;
   const base::StateDict* data_state = nullptr;

@@ -16,6 +16,7 @@
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/multi_tensor/cpu_kernels.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/clip_grad_norm.h"
 #include "torchamp/optim/lamb.h"

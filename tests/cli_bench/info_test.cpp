@@ -1,6 +1,7 @@
 // torchamp info from outside.
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -51,6 +52,47 @@ TEST(Info, WarnsOnceOfASlowTypeAndNamesFp16) {
   const size_t first = table.find("warning: ");
   ASSERT_NE(first, std::string::npos) << table;
   EXPECT_EQ(table.find("warning: ", first + 1), std::string::npos) << table;
+}
+
+// Runs the command with TORCHAMP_CPU set to `value`.
+Output run_with_kernels(const std::string& value, const std::string& arguments) {
+  setenv("TORCHAMP_CPU", value.c_str(), 1);
+  Output output = run_command(arguments);
+  unsetenv("TORCHAMP_CPU");
+  return output;
+}
+
+TEST(Info, ListsTheCpuKernelsAndTheOneInUse) {
+  const Json& kernels = info()["cpu_kernels"];
+  EXPECT_EQ(kernels[0]["name"], "scalar");
+  EXPECT_EQ(kernels[0]["runs_here"], true);
+  std::string last_here;
+  int used = 0;
+  for (const Json& each : kernels) {
+    if (each["runs_here"].get<bool>()) last_here = each["name"];
+    used += each["in_use"].get<bool>() ? 1 : 0;
+    // The feature list comes from elsewhere: LibTorch's own detection.
+    if (each["name"] == "avx2") {
+      EXPECT_EQ(each["runs_here"], info()["cpu_features"]["avx2"]);
+    }
+  }
+  EXPECT_EQ(used, 1);
+  for (const Json& each : kernels) EXPECT_EQ(each["in_use"], each["name"] == last_here);
+  const Output forced = run_with_kernels("scalar", "info --json --threads 1");
+  EXPECT_EQ(Json::parse(forced.out)["cpu_kernels"][0]["in_use"], true);
+  EXPECT_NE(run_with_kernels("scalar", "info").out.find("TorchAmp kernels   scalar"),
+            std::string::npos);
+}
+
+TEST(Info, RefusesKernelsThatDoNotRunHereInOneSentence) {
+  for (const char* command : {"info", "info --json", "train --print-config", "bench --model mlp"}) {
+    const Output output = run_with_kernels("sse\n9", command);
+    EXPECT_EQ(output.exit_code, 2) << command << output.err;
+    EXPECT_EQ(output.out, "") << command;
+    EXPECT_NE(output.err.find("TORCHAMP_CPU is 'sse\\n9'"), std::string::npos) << output.err;
+    EXPECT_NE(output.err.find("scalar"), std::string::npos) << output.err;
+    EXPECT_EQ(output.err.find('\n'), output.err.size() - 1) << output.err;
+  }
 }
 
 TEST(Info, TableNamesTheParts) {

@@ -9,6 +9,8 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include "torchamp/multi_tensor/cpu_kernels.h"
+
 namespace torchamp::multi_tensor {
 namespace {
 
@@ -66,17 +68,8 @@ std::vector<int64_t> counts_of(const std::vector<GradArray>& gradients) {
 }  // namespace
 
 const kernels::KernelTable& cpu_kernels() {
-  const char* wrong_name = nullptr;
-  const kernels::KernelTable& table = kernels::cpu_table(&wrong_name);
-  if (wrong_name != nullptr) {
-    std::string names;
-    for (const kernels::KernelTable* each : kernels::cpu_tables()) {
-      if (each->runs_here()) names += (names.empty() ? "" : ", ") + std::string(each->name);
-    }
-    TORCH_CHECK_VALUE(false, "[TORCHAMP_CPU] No kernels named '", wrong_name, "' run on this CPU; ",
-                      names, " are accepted, or an unset variable.");
-  }
-  return table;
+  if (const auto error = cpu_kernels_error()) TORCH_CHECK_VALUE(false, *error);
+  return kernels::cpu_table();
 }
 
 kernels::Storage storage_of(const at::Tensor& tensor, const std::function<std::string()>& who) {
