@@ -31,6 +31,7 @@ void StepOutcome::set_loss(at::Tensor loss) { reading_->loss = std::move(loss); 
 void StepOutcome::set_has_nan(at::Tensor has_nan) { reading_->has_nan = std::move(has_nan); }
 const at::Tensor& StepOutcome::loss() const { return reading_->loss; }
 bool StepOutcome::is_read() const { return reading_->skipped.has_value(); }
+const at::Tensor& StepOutcome::found_inf() const { return reading_->found_inf; }
 
 bool StepOutcome::skipped() const {
   if (!reading_->skipped) {

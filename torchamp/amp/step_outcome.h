@@ -42,6 +42,10 @@ class TORCHAMP_API StepOutcome {
   /// Whether applied() and skipped() answer without waiting for a device.
   bool is_read() const;
 
+  /// What decides: one element on its device, not 0 when the step is skipped. Undefined once
+  /// is_read(). For code that goes on without waiting, as optim::Ema does.
+  const at::Tensor& found_inf() const;
+
   /// A step that was applied, known beforehand.
   static StepOutcome make_applied(at::Tensor loss);
   /// A step that is skipped if `found_inf` (one element) is not 0; `has_nan` (a bool of one

@@ -1,0 +1,259 @@
+#include "torchamp/optim/ema.h"
+
+#include <algorithm>
+#include <sstream>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "torchamp/base/error.h"
+
+namespace torchamp::optim {
+namespace {
+
+// The dtype of an average: wide enough that small steps are not lost.
+at::ScalarType average_dtype(at::ScalarType dtype) {
+  if (dtype == at::kDouble || dtype == at::kComplexDouble) return dtype;
+  return c10::isComplexType(dtype) ? at::kComplexFloat : at::kFloat;
+}
+
+bool is_averaged(const at::Tensor& tensor) {
+  return c10::isFloatingType(tensor.scalar_type()) || c10::isComplexType(tensor.scalar_type());
+}
+
+at::TensorOptions average_options(const at::Tensor& tensor) {
+  return tensor.options().dtype(average_dtype(tensor.scalar_type())).requires_grad(false);
+}
+
+// The exact value of a parameter in the average's dtype; the parameter itself where it is that.
+at::Tensor exact_value(const at::Tensor& tensor) {
+  return tensor.detach().to(average_dtype(tensor.scalar_type()));
+}
+void set_exact_value(const at::Tensor& tensor, const at::Tensor& value) {
+  tensor.detach().copy_(value);
+}
+
+void append(std::string& text, const char* what, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  text += (text.empty() ? "" : "; ") + std::to_string(names.size()) + " " + what + " (";
+  for (size_t i = 0; i < names.size(); ++i) text += (i != 0 ? ", " : "") + names[i];
+  text += ")";
+}
+
+std::string key_of(const std::string& name) { return "module." + name; }
+
+}  // namespace
+
+Ema::Ema(const torch::nn::Module& module, EmaOptions options) : options_(options) {
+  TORCH_CHECK_VALUE(options_.decay >= 0.0 && options_.decay <= 1.0, "[Ema] decay is ",
+                    options_.decay, "; 0 to 1 is accepted.");
+  const at::NoGradGuard no_grad;
+  add(module, "");
+}
+
+void Ema::add(const torch::nn::Module& module, const std::string& prefix) {
+  const auto add_one = [&](const std::string& name, const at::Tensor& tensor, bool averages) {
+    if (!tensor.defined()) return;
+    if (!averages || !is_averaged(tensor)) {
+      names_.push_back({prefix + name, -1, tensor});
+      return;
+    }
+    const auto known = std::find_if(
+        averages_.begin(), averages_.end(),
+        [&](const Average& average) { return average.tensor.is_same(tensor); });  // tied weights
+    names_.push_back({prefix + name, known - averages_.begin(), tensor});
+    if (known == averages_.end()) {
+      averages_.push_back({tensor, exact_value(tensor).clone(), {}});
+    }
+  };
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    add_one(item.key(), item.value(), true);
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    add_one(item.key(), item.value(), options_.use_buffers);
+  }
+  for (const auto& child : module.named_children()) {
+    if (child.value()) add(*child.value(), prefix + child.key() + ".");
+  }
+}
+
+void Ema::check_not_swapped_in(const char* who) const {
+  TORCH_CHECK(!is_swapped_in_, "[Ema] ", who,
+              "() was called while averaged weights are in the module; call swap_out() before, or "
+              "end the EmaWeights. Is the step inside of the validation's scope?");
+}
+
+// Module::to() gave a parameter another device or dtype.
+void Ema::follow_moves() {
+  for (Average& average : averages_) {
+    const at::TensorOptions options = average_options(average.tensor);
+    if (average.value.device() != options.device() ||
+        average.value.scalar_type() != c10::typeMetaToScalarType(options.dtype())) {
+      average.value = average.value.to(options);
+    }
+    TORCH_CHECK_VALUE(average.value.sizes() == average.tensor.sizes(),
+                      "[Ema] A parameter has the shape ", average.tensor.sizes(), " now and had ",
+                      average.value.sizes(),
+                      " when the average began; the same shape is accepted. Make a new Ema.");
+  }
+}
+
+double Ema::weight_of_update(int64_t n) const {
+  if (n == 0) return 1.0;
+  if (!options_.warmup) return 1.0 - options_.decay;
+  const auto count = static_cast<double>(n);
+  return 1.0 - std::min(options_.decay, (1.0 + count) / (10.0 + count));
+}
+
+// average <- average + weight (value - average), as Python's lerp orders it.
+void Ema::move_towards(const at::Tensor& weight_on_device, double weight) {
+  std::vector<at::Tensor> values, targets;  // in one call: weights that are averages' dtype
+  for (Average& average : averages_) {
+    const at::Tensor target = exact_value(average.tensor);
+    if (weight_on_device.defined()) {
+      average.value.lerp_(target, weight_on_device.to(average.value.options()));
+    } else if (weight == 1.0) {
+      average.value.copy_(target);
+    } else if (target.scalar_type() != average.tensor.scalar_type()) {
+      average.value.lerp_(target, weight);  // its float32 copy is gone before the next one
+    } else {
+      values.push_back(average.value);
+      targets.push_back(target);
+    }
+  }
+  if (!values.empty()) at::_foreach_lerp_(values, targets, weight);
+}
+
+void Ema::update() {
+  check_not_swapped_in("update");
+  if (more_averaged_.defined() && (n_averaged_ == 0 || options_.warmup)) {
+    // How many there were is known on the device alone.
+    update_unless(at::full({}, 0.0F, more_averaged_.options().dtype(at::kFloat)));
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  follow_moves();
+  move_towards({}, weight_of_update(n_averaged_));
+  ++n_averaged_;
+}
+
+void Ema::update_unless(const at::Tensor& found_inf) {
+  check_not_swapped_in("update_unless");
+  TORCH_CHECK_VALUE(found_inf.defined() && found_inf.numel() == 1, "[Ema] found_inf is ",
+                    found_inf.defined() ? "of several elements" : "undefined",
+                    "; a tensor of one element is accepted, not 0 when the step was skipped.");
+  const at::NoGradGuard no_grad;
+  follow_moves();
+  const at::Tensor applied = (found_inf.detach().reshape({}) == 0).to(at::kDouble);
+  if (!more_averaged_.defined()) more_averaged_ = at::full({}, 0.0, applied.options());
+  more_averaged_ = more_averaged_.to(applied.device());
+  const at::Tensor n = more_averaged_ + static_cast<double>(n_averaged_);
+  at::Tensor weight = at::full({}, 1.0 - options_.decay, applied.options());
+  if (options_.warmup) {
+    weight = 1.0 - at::minimum((1.0 + n) / (10.0 + n), at::full({}, options_.decay, n.options()));
+  }
+  weight = at::where(n == 0, at::full({}, 1.0, applied.options()), weight) * applied;
+  move_towards(weight, 0.0);
+  more_averaged_ = more_averaged_ + applied;
+}
+
+int64_t Ema::n_averaged() const {
+  if (more_averaged_.defined()) {
+    n_averaged_ += static_cast<int64_t>(more_averaged_.item<double>());
+    more_averaged_ = at::Tensor();
+  }
+  return n_averaged_;
+}
+
+void Ema::swap_in() {
+  TORCH_CHECK(!is_swapped_in_, "[Ema] swap_in() was called twice; call swap_out() in between.");
+  const at::NoGradGuard no_grad;
+  follow_moves();
+  for (Average& average : averages_) {
+    const at::Tensor exact = exact_value(average.tensor);
+    average.kept = exact.is_alias_of(average.tensor) ? exact.clone() : exact;
+  }
+  for (Average& average : averages_) set_exact_value(average.tensor, average.value);
+  is_swapped_in_ = true;
+}
+
+void Ema::swap_out() {
+  TORCH_CHECK(is_swapped_in_,
+              "[Ema] swap_out() was called, but the averages are not in the "
+              "module; call swap_in() before.");
+  const at::NoGradGuard no_grad;
+  for (Average& average : averages_) {
+    set_exact_value(average.tensor, average.kept);
+    average.kept = at::Tensor();
+  }
+  is_swapped_in_ = false;
+}
+
+base::StateDict Ema::state_dict() const {
+  base::StateDict dict;
+  dict.set("n_averaged", at::scalar_tensor(n_averaged(), at::TensorOptions(at::kLong)));
+  for (const Name& name : names_) {
+    dict.set(key_of(name.name), name.average < 0
+                                    ? name.tensor.detach()
+                                    : averages_[static_cast<size_t>(name.average)].value);
+  }
+  return dict;
+}
+
+void Ema::load_state_dict(const base::StateDict& dict) {
+  check_not_swapped_in("load_state_dict");
+  std::vector<std::string> missing, unexpected, other;
+  std::unordered_set<std::string> known = {"n_averaged"};
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // from, to
+  for (const Name& name : names_) {
+    const std::string key = key_of(name.name);
+    known.insert(key);
+    if (name.average < 0) continue;
+    const base::Value* value = dict.find(key);
+    if (value == nullptr) {
+      missing.push_back("'" + key + "'");
+      continue;
+    }
+    const at::Tensor& from = value->to_tensor(key);
+    const at::Tensor& to = averages_[static_cast<size_t>(name.average)].value;
+    if (from.sizes() != to.sizes() || !is_averaged(from) || from.is_complex() != to.is_complex()) {
+      std::ostringstream text;
+      text << "'" << key << "': " << from.scalar_type() << from.sizes() << " for "
+           << to.scalar_type() << to.sizes();
+      other.push_back(text.str());
+    }
+    copies.emplace_back(from, to);
+  }
+  for (const base::StateDict::Entry& entry : dict.entries()) {
+    const auto* key = std::get_if<std::string>(&entry.key);
+    if (key == nullptr || !known.contains(*key)) unexpected.push_back(base::to_string(entry.key));
+  }
+  std::string problems;
+  append(problems, "missing", missing);
+  append(problems, "unexpected", unexpected);
+  append(problems, "of another shape or type", other);
+  if (!problems.empty()) {
+    throw base::CheckpointError("[Ema] The averages do not fit this module: " + problems +
+                                "; those of the same module are accepted. Was the model changed?");
+  }
+  const int64_t n_averaged = dict.at("n_averaged").to_int("n_averaged");
+  if (n_averaged < 0) {
+    throw base::CheckpointError("[Ema] n_averaged is " + std::to_string(n_averaged) +
+                                "; 0 or more is accepted. Is the checkpoint damaged?");
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [from, to] : copies) to.copy_(from);
+  n_averaged_ = n_averaged;
+  more_averaged_ = at::Tensor();
+}
+
+}  // namespace torchamp::optim
