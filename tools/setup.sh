@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the lists of packages are used by those who source this
-# Sourced by quickstart.sh, test.sh, .ci/run and tools/check: speaking, failing, packages, the build's environment.
+# Sourced by quickstart.sh, test.sh, bench.sh, .ci/run and tools/check: speaking, failing, packages, the build's environment.
 # The caller stands in the source folder and has set -Eeuo pipefail.
 
 # say "what happens now": one line, and the name of the step if it fails. advise "what to do then".
@@ -62,6 +62,11 @@ need_packages() {
     install -y --no-install-recommends "${missing[@]}" > /dev/null
 }
 
+# torch_version python: the version of the PyTorch that this interpreter imports; nothing where it cannot.
+torch_version() {
+  "$1" -c "import torch; torch.nn.Linear; print(torch.__version__.split('+')[0])" 2> /dev/null || true
+}
+
 # need_python_torch version: a virtual environment with that PyTorch in .deps/python-<version>, made once; $python is its
 # interpreter. pip itself runs, so its configuration, proxies and indexes hold.
 need_python_torch() {
@@ -76,7 +81,7 @@ need_python_torch() {
   local pip=(env PIP_DISABLE_PIP_VERSION_CHECK=1 python3 -m pip --python "$home/bin/python" install
     --quiet --no-input --no-compile --only-binary=:all:) needed
   "${pip[@]}" --no-deps "torch==$1"
-  # All that it asks for but the compiler for GPUs (triton, 1 GB unpacked), which no test uses.
+  # All that it asks for but the compiler for GPUs (triton, 1 GB unpacked), which neither tests nor benchmarks use.
   mapfile -t needed < <("$python" -c 'import importlib.metadata as m
 for line in m.requires("torch"):
     if not line.startswith("triton") and "extra ==" not in line:
@@ -85,6 +90,37 @@ for line in m.requires("torch"):
   advise "That Python installed torch but cannot import it; the reason stands above. To begin anew: rm -r $home"
   "$python" -c 'import torch; torch.nn.Linear'
   touch "$home/complete"
+}
+
+# need_venv version: .venv, a virtual environment at the root whose Python imports that PyTorch; $python is its interpreter.
+# It holds no copy: it borrows the PyTorch of the environment that LibTorch lies in, of the active Python, or of .deps, where
+# need_python_torch installs it if nothing at hand has it.
+need_venv() {
+  local owner candidate
+  if [[ -e .venv && ! -e .venv/made-by-torchamp ]]; then
+    [[ $(torch_version .venv/bin/python) == "$1" ]] ||
+      fail "'.venv' is not of this script's making and has not PyTorch $1. Install that there, or move .venv away: it is made anew."
+  elif [[ $(torch_version .venv/bin/python) != "$1" ]]; then
+    owner=''
+    for candidate in ${Torch_ROOT:+"$Torch_ROOT/../../../../bin/python"} "${VIRTUAL_ENV:-/}/bin/python" \
+      ".deps/python-$1/bin/python" python3; do
+      if [[ $(torch_version "$candidate") == "$1" ]]; then owner=$candidate; break; fi
+    done
+    if [[ -z $owner ]]; then
+      need_python_torch "$1"
+      owner=$python
+    fi
+    say "Making .venv, which borrows the PyTorch $1 of $owner"
+    advise "The lines above name the reason. To begin anew: rm -r .venv"
+    rm -rf .venv
+    mkdir .venv
+    touch .venv/made-by-torchamp  # first, so that what an interrupted run leaves is known too
+    "$owner" -m venv --without-pip .venv
+    "$owner" -c 'import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec("torch").origin).parent.parent)' \
+      > "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch-of-another.pth"
+    .venv/bin/python -c 'import torch; torch.nn.Linear'
+  fi
+  python=$PWD/.venv/bin/python
 }
 
 packages_to_build=(g++ cmake ninja-build ccache ca-certificates python3 python3-pip

@@ -1,0 +1,53 @@
+#pragma once
+// A side of a comparison: one way to do a piece of work, which obeys orders over a pipe. Who takes
+// turns with whom is decided in bench/run.py.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "torchamp/base/state_dict.h"
+
+namespace torchamp::bench {
+
+/// What a side is made from: the words "name=value" of the command line.
+class Settings {
+ public:
+  Settings(int argc, char** argv);
+
+  /// Errors: std::invalid_argument when nothing was given for `name`.
+  const std::string& at(const std::string& name) const;
+  std::string get(const std::string& name, const std::string& otherwise) const;
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+class Side {
+ public:
+  Side() = default;
+  virtual ~Side() = default;
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
+
+  /// Does the work once and returns its milliseconds; making it ready is not timed.
+  virtual double run() = 0;
+  /// What must agree with the other sides after as many runs: lists of numbers, tensors by name.
+  virtual base::StateDict result() = 0;
+};
+
+/// A whole training step: side ours or libtorch.
+std::unique_ptr<Side> make_step(const Settings& settings);
+/// What follows backward() on gradients that are given: side ours, libtorch or mul_ (an in-place
+/// mul_ over 256 MB, for the bandwidth).
+std::unique_ptr<Side> make_phase(const Settings& settings);
+
+/// Weights and data that all sides of a comparison begin with, C++ and Python alike.
+base::StateDict start_of_step(const Settings& settings);
+base::StateDict start_of_phase(const Settings& settings);
+
+/// The part of the time of `runs` runs that was spent in matrix kernels: products, convolutions and
+/// attention, forward and backward.
+double matrix_share(Side& side, int runs);
+
+}  // namespace torchamp::bench
