@@ -8,8 +8,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "torchamp/amp/near_names.h"
 #include "torchamp/amp/policy_kernels.h"
+#include "torchamp/base/near_names.h"
 
 namespace torchamp::amp {
 namespace {
@@ -63,7 +63,7 @@ std::vector<c10::OperatorHandle> ops_named(std::string_view op) {
     }
   }
   if (!exists) {
-    const std::string near = detail::near_names(short_name(wanted), names);
+    const std::string near = base::detail::near_names(short_name(wanted), names);
     TORCH_CHECK_VALUE(false, "[AutocastPolicy] LibTorch has no op named '", op, "'",
                       near.empty() ? "; names are those of the dispatcher, such as 'softmax' or "
                                      "'softmax.int'."
@@ -211,7 +211,7 @@ AutocastPolicy AutocastPolicy::fp32_modules(const torch::nn::Module& root,
   bool found = false;
   for (const auto& item : root.named_modules("", /*include_self=*/false)) {
     paths.push_back(item.key());
-    if (!detail::matches(pattern, item.key())) {
+    if (!base::detail::matches(pattern, item.key())) {
       continue;
     }
     found = true;
@@ -234,7 +234,7 @@ AutocastPolicy AutocastPolicy::fp32_modules(const torch::nn::Module& root,
     }
   }
   if (!found) {
-    const std::string near = detail::near_names(pattern, paths);
+    const std::string near = base::detail::near_names(pattern, paths);
     TORCH_CHECK_VALUE(false, "[AutocastPolicy] No submodule's path matches '", pattern, "'",
                       near.empty() ? "; paths are those of named_modules(), such as "
                                      "'layer4.0.conv1'."

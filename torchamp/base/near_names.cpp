@@ -1,11 +1,11 @@
-#include "torchamp/amp/near_names.h"
+#include "torchamp/base/near_names.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <utility>
 
-namespace torchamp::amp::detail {
+namespace torchamp::base::detail {
 namespace {
 
 // Letters to insert, remove or exchange.
@@ -74,4 +74,4 @@ bool matches(std::string_view pattern, std::string_view text) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-}  // namespace torchamp::amp::detail
+}  // namespace torchamp::base::detail

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace torchamp::amp::detail {
+namespace torchamp::base::detail {
 
 /// Up to three of `names`, nearest first, "'a', 'b' or 'c'"; empty when none is near: a few letters
 /// apart, or one within the other.
@@ -14,4 +14,4 @@ std::string near_names(std::string_view name, const std::vector<std::string>& na
 /// Whether `text` fits `pattern`, in which `*` stands for any characters and `?` for one.
 bool matches(std::string_view pattern, std::string_view text);
 
-}  // namespace torchamp::amp::detail
+}  // namespace torchamp::base::detail
