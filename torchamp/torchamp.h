@@ -22,7 +22,9 @@
 #include "torchamp/optim/ema.h"
 #include "torchamp/optim/follow_applied_steps.h"
 #include "torchamp/optim/lamb.h"
+#include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/lr_schedule.h"
+#include "torchamp/optim/main_grad.h"
 #include "torchamp/optim/sgd.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/module_state.h"
@@ -32,5 +34,6 @@ namespace torchamp {
 using amp::Autocast;
 using amp::GradScaler;
 using optim::clip_grad_norm_;
+using optim::to_low_precision;
 
 }  // namespace torchamp

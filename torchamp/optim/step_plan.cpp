@@ -92,6 +92,10 @@ void place_parameter(PlanItem& item, const FusedOptions& options, const std::str
   if (is_16bit(item.parameter.scalar_type())) {
     if (options.low_precision_weights == LowPrecisionWeights::kStochastic) {
       item.parameter_stream.storage = Storage::kBf16Stochastic;
+    } else if (options.low_precision_weights == LowPrecisionWeights::kMaster) {
+      item.master = master_of(item.parameter);
+      item.master->sync(item.parameter);
+      item.parameter_stream = item.master->stream();
     }
   }
   item.parameter_stream.data = item.parameter_values.data_ptr();
@@ -191,6 +195,7 @@ void StepPlan::finish(bool wrote_parameters, bool consume_gradients) {
       if (item.parameter_values.is_same(parameter) ||
           item.parameter_values.data_ptr() == parameter.data_ptr()) {
         bump_version(item.parameter);
+        if (item.master) item.master->note_written(item.parameter);
       } else {
         parameter.copy_(item.parameter_values);
       }

@@ -12,6 +12,7 @@
 #include "torchamp/kernels/storage.h"
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/optim/fused_options.h"
+#include "torchamp/optim/master_weights.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -25,6 +26,8 @@ struct PlanItem {
   size_t index = 0;
   at::Tensor parameter;
   at::Tensor gradient;
+  std::shared_ptr<MasterWeight>
+      master;  ///< of a 16-bit parameter with LowPrecisionWeights::kMaster
   /// Another parameter's gradient is the same memory, and the product is written there.
   bool shares_gradient = false;
 

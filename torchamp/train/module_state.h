@@ -12,13 +12,15 @@ namespace torchamp::train {
 /// orders them ("layer1.0.bn1.num_batches_tracked").
 ///
 /// C++ modules know no non-persistent buffers: every registered buffer is in it. Tensors are those
-/// of the module, not copies: save them before the next step, or clone.
+/// of the module, not copies: save them before the next step, or clone. A 16-bit weight that has a
+/// master (optim::to_low_precision) is there as its exact float32 value, a copy, so that a
+/// checkpoint does not depend on how the run kept its weights.
 ///
 /// Source:  PyTorch torch/nn/modules/module.py, `state_dict`.
 TORCHAMP_API base::StateDict module_state_dict(const torch::nn::Module& module);
 
-/// Copies the values of `dict` into the parameters and buffers of `module`, which keep their place
-/// in memory, dtype and device, so that optimizers stay attached.
+/// Copies the values of `dict` into the parameters, their masters and the buffers of `module`,
+/// which keep their place in memory, dtype and device, so that optimizers stay attached.
 ///
 /// All or nothing. Floating dtypes are converted into each other.
 ///
