@@ -18,9 +18,13 @@
 #include "amp/support.h"
 #include "support/temporary_folder.h"
 #include "torchamp/amp/autocast.h"
+#include "torchamp/amp/grad_scaler.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/multi_tensor/pending_factors.h"
+#include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/ema.h"
 #include "torchamp/optim/master_weights.h"
+#include "torchamp/optim/sgd.h"
 #include "torchamp/train/module_state.h"
 
 namespace torchamp::optim {
@@ -342,6 +346,73 @@ TEST(FullPrecision, GivesAndSetsOneParameter) {
       error_of<c10::ValueError>([&] { set_full_precision(net.offset, torch::ones({3})); }),
       "the same sizes are accepted");
   expect_contains(error_of<c10::ValueError>([] { full_precision(at::Tensor()); }), "undefined");
+}
+
+TEST(FullPrecision, IsWhatAnEmaAveragesAndPutsBack) {
+  nn::Linear linear(8, 6);
+  const at::Tensor start = linear->weight.detach().clone();
+  to_low_precision(*linear, kBFloat16);
+  Ema ema(*linear, {.decay = 0.5});
+  ema.update();
+  const at::Tensor next = torch::randn({6, 8});
+  set_full_precision(linear->weight, next);
+  ema.update();
+  const at::Tensor average = start + 0.5 * (next - start);
+  EXPECT_TRUE(
+      torch::allclose(ema.state_dict().at("module.weight").to_tensor(), average, 1e-6, 1e-7));
+  {
+    const EmaWeights averaged(ema);
+    EXPECT_TRUE(torch::equal(linear->weight, average.to(kBFloat16)));
+  }
+  EXPECT_TRUE(torch::equal(full_precision(linear->weight), next));
+}
+
+// ---- steps by LibTorch's own functions ----
+
+struct Lookup : nn::Module {
+  Lookup() {
+    torch::manual_seed(6);
+    table = register_module("table", nn::Embedding(nn::EmbeddingOptions(8, 6).sparse(true)));
+    fc = register_module("fc", nn::Linear(6, 4));
+  }
+  nn::Embedding table{nullptr};
+  nn::Linear fc{nullptr};
+};
+
+std::vector<at::Tensor> train_with_a_sparse_table(bool has_masters, bool unscales) {
+  Lookup net;
+  if (has_masters) to_low_precision(net, kBFloat16);
+  SGD optimizer(net.parameters(), SGDOptions(0.1));
+  amp::GradScaler scaler({.init_scale = 64, .enabled = unscales});
+  for (int step = 0; step < 20; ++step) {
+    net.zero_grad();
+    at::Tensor loss;
+    {
+      amp::Autocast region(torch::kCPU, kBFloat16);
+      loss = net.fc(net.table(torch::tensor({1, 3, step % 8}))).to(kFloat).square().sum();
+    }
+    scaler.scale(loss).backward();
+    if (unscales) {
+      scaler.unscale_(optimizer);
+      clip_grad_norm_({net.fc->weight, net.fc->bias}, 0.5);
+    }
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  if (has_masters) {
+    EXPECT_EQ(net.fc->weight.scalar_type(), kBFloat16);
+    EXPECT_EQ(net.fc->weight.grad().scalar_type(), kBFloat16);
+    EXPECT_TRUE(torch::equal(net.fc->weight, full_precision(net.fc->weight).to(kBFloat16)));
+  }
+  return exact_values(net);
+}
+
+TEST(OperatorStep, UpdatesTheExactWeights) {
+  const test::Warnings warnings;  // that bfloat16 needs no scale
+  for (const bool unscales : {false, true}) {
+    expect_same(train_with_a_sparse_table(true, unscales),
+                train_with_a_sparse_table(false, unscales));
+  }
 }
 
 // ---- gradients ----

@@ -214,5 +214,96 @@ TEST(MasterTrainingSlow, Resnet18HasTheBitsOver200Steps) {
   expect_same({"resnet18", "AdamW", 200, 1, Clip::kInStep});
 }
 
+// ---- reported faults ----
+
+// A module with one bfloat16 weight, and a gradient that the test sets.
+struct OneWeight : torch::nn::Module {
+  OneWeight() { weight = register_parameter("weight", torch::ones({1}, kBFloat16)); }
+  template <typename Optimizer>
+  void step(Optimizer& optimizer, float gradient, int times = 1) {
+    for (int i = 0; i < times; ++i) {
+      weight.mutable_grad() = torch::full({1}, gradient, kBFloat16);
+      optimizer.step();
+    }
+  }
+  float exact() const { return full_precision(weight).item<float>(); }
+  float rounded() const { return weight.item<float>(); }
+  at::Tensor weight;
+};
+
+TEST(MasterCases, Case41SmallUpdatesAreNotLost) {
+  OneWeight a;
+  SGD sgd(a.parameters(), SGDOptions(1e-3));
+  a.step(sgd, 1.0F, 1000);
+  EXPECT_NEAR(a.exact(), 9.32e-06F, 0.005e-06F);
+  EXPECT_EQ(a.rounded(), torch::tensor(a.exact()).to(kBFloat16).item<float>());
+  EXPECT_NEAR(a.rounded(), 9.30e-06F, 0.005e-06F);
+
+  OneWeight b;
+  AdamW adamw(b.parameters(), AdamWOptions(6e-4).weight_decay(0.1));
+  b.step(adamw, 1.0F, 100);
+  EXPECT_NEAR(b.exact(), 0.934196F, 0.5e-6F);
+  EXPECT_EQ(b.rounded(), 0.93359375F);
+
+  OneWeight c;  // what goes wrong without masters
+  SGD plain(c.parameters(), SGDOptions(1e-3),
+            {.low_precision_weights = LowPrecisionWeights::kPlain});
+  c.step(plain, 1.0F, 1000);
+  EXPECT_EQ(c.rounded(), 1.0F);
+}
+
+TEST(MasterCases, Case43AWeightThatIsLoadedReplacesTheMaster) {
+  OneWeight a;
+  SGD sgd(a.parameters(), SGDOptions(0.25));
+  a.step(sgd, 0.0F);
+  {
+    const torch::NoGradGuard no_grad;
+    a.weight.fill_(0.5);
+  }
+  a.step(sgd, 0.0F);
+  EXPECT_EQ(a.rounded(), 0.5F);
+  EXPECT_EQ(a.exact(), 0.5F);
+}
+
+TEST(MasterCases, Case43MastersAreInTheCheckpoint) {
+  OneWeight a;
+  SGD first(a.parameters(), SGDOptions(1e-3));
+  a.step(first, 1.0F, 5);
+  OneWeight b;
+  to_low_precision(b, kBFloat16, {.also = {"weight"}});
+  load_full_state_dict(b, full_state_dict(a));
+  SGD second(b.parameters(), SGDOptions(1e-3));
+  b.step(second, 1.0F, 5);
+  a.step(first, 1.0F, 5);
+  EXPECT_EQ(b.exact(), a.exact());
+  EXPECT_EQ(b.exact(), 0.99000013F);
+  EXPECT_EQ(b.rounded(), 0.98828125F);
+}
+
+TEST(MasterCases, OptimizersAndGroupsMadeBeforeAConversionFollowIt) {
+  torch::manual_seed(8);
+  torch::nn::Linear early(6, 4);
+  torch::nn::Linear reference(6, 4);
+  load_full_state_dict(*reference, full_state_dict(*early));
+  const at::Tensor input = torch::randn({5, 6});
+  const auto run = [&](torch::nn::Linear& linear, bool converts) {
+    AdamW optimizer(std::vector<at::Tensor>{linear->weight}, AdamWOptions(1e-2));
+    for (int step = 0; step < 12; ++step) {
+      if (step == 4 && converts) to_low_precision(*linear, kBFloat16);
+      if (step == 6) optimizer.add_param_group(torch::optim::OptimizerParamGroup({linear->bias}));
+      if (step == 9 && converts) to_full_precision(*linear);
+      linear->zero_grad();
+      {
+        amp::Autocast region(torch::kCPU, kBFloat16);
+        linear(input).to(kFloat).square().sum().backward();
+      }
+      optimizer.step();
+    }
+    return full_precision(linear->weight);
+  };
+  EXPECT_TRUE(torch::equal(run(early, true), run(reference, false)));
+  EXPECT_TRUE(torch::equal(early->bias, reference->bias));
+}
+
 }  // namespace
 }  // namespace torchamp::optim

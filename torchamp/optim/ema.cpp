@@ -16,6 +16,7 @@
 #include <torch/nn/module.h>
 
 #include "torchamp/base/error.h"
+#include "torchamp/optim/low_precision.h"
 
 namespace torchamp::optim {
 namespace {
@@ -36,10 +37,10 @@ at::TensorOptions average_options(const at::Tensor& tensor) {
 
 // The exact value of a parameter in the average's dtype; the parameter itself where it is that.
 at::Tensor exact_value(const at::Tensor& tensor) {
-  return tensor.detach().to(average_dtype(tensor.scalar_type()));
+  return full_precision(tensor).to(average_dtype(tensor.scalar_type()));
 }
 void set_exact_value(const at::Tensor& tensor, const at::Tensor& value) {
-  tensor.detach().copy_(value);
+  set_full_precision(tensor, value);
 }
 
 void append(std::string& text, const char* what, const std::vector<std::string>& names) {

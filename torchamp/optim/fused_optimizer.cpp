@@ -12,6 +12,7 @@
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/moments.h"
+#include "torchamp/optim/operator_step.h"
 #include "torchamp/optim/step_plan.h"
 
 namespace torchamp::optim {
@@ -156,7 +157,9 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
 void FusedOptimizer::plain_step() {
   const at::NoGradGuard no_grad;
   if (!is_all_on_cpu(optimizer()) || (has_sparse(optimizer()) && takes_sparse())) {
+    detail::OperatorStep step(optimizer(), options_);
     step_by_operators();
+    step.finish();
     return;
   }
   claim_factors();
