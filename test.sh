@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 source tools/setup.sh
 
 preset=test folder=build/test options=() with_python=
-version=$(sed -n 's/^set(TORCHAMP_LIBTORCH_VERSION \([0-9.]*\) .*/\1/p' cmake/LibTorchFetch.cmake)
+version=$(newest_libtorch)
 while (($#)); do
   case $1 in
     --libtorch)

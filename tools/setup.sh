@@ -127,6 +127,9 @@ packages_to_build=(g++ cmake ninja-build ccache ca-certificates python3 python3-
   libcli11-dev nlohmann-json3-dev zlib1g-dev dataset-fashion-mnist)
 packages_to_test=(libgtest-dev libbenchmark-dev)
 
+# The LibTorch that is fetched where none is found.
+newest_libtorch() { sed -n 's/^set(TORCHAMP_LIBTORCH_VERSION \([0-9.]*\) .*/\1/p' cmake/LibTorchFetch.cmake; }
+
 # Compilers that parse torch/torch.h take up to 2 GB each.
 num_jobs() {
   local cores memory_jobs
