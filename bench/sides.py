@@ -92,6 +92,8 @@ def step_work(model, precision):
 def phase_work(size):
     sides = [SideSpec("", "c++", {"side": "ours", "weights": "fp32"}),
              SideSpec("/ieee", "c++", {"side": "ours", "weights": "fp32", "roots": "ieee"}),
+             SideSpec("/bf16-master", "c++", {"side": "ours", "weights": "bf16-master"}),
+             SideSpec("/bf16-master/ieee", "c++", {"side": "ours", "weights": "bf16-master", "roots": "ieee"}),
              SideSpec("pytorch", "phase.py", {"side": "pytorch"}),
              SideSpec("libtorch", "c++", {"side": "libtorch"})]
     if SIZES[size] > 1_000_000:  # else everything lies in the cache

@@ -10,6 +10,7 @@
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/optim/adamw.h"
+#include "torchamp/optim/low_precision.h"
 
 namespace torchamp::bench {
 namespace {
@@ -67,7 +68,7 @@ class Phase : public Side {
   base::StateDict result() override {
     std::vector<at::Tensor> weights;
     for (const at::Tensor& parameter : layers_->parameters()) {
-      weights.push_back(parameter.detach());
+      weights.push_back(optim::full_precision(parameter).detach());
     }
     base::StateDict dict;
     dict.set("weights", at::cat(weights));
@@ -101,9 +102,19 @@ class Phase : public Side {
   int64_t runs_ = 0;
 };
 
+// GradScaler says that bfloat16 needs no scale; here it is given one, to do what the others do.
+class DropWarnings : public c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 class Ours final : public Phase {
  public:
   explicit Ours(const Settings& settings) : Phase(settings) {
+    if (settings.at("weights") == "bf16-master") {
+      static DropWarnings drop;
+      c10::WarningUtils::set_warning_handler(&drop);
+      optim::to_low_precision(*layers_, at::kBFloat16);
+    }
     optim::FusedOptions options;
     options.max_grad_norm = kMaxNorm;
     options.consume_gradients = true;

@@ -12,6 +12,7 @@
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/optim/adamw.h"
+#include "torchamp/optim/low_precision.h"
 #include "torchamp/train/memory_layout.h"
 #include "torchamp/train/module_state.h"
 
@@ -69,12 +70,14 @@ class Step : public Side {
   base::StateDict result() override {
     base::StateDict dict;
     dict.set("losses", torch::tensor(losses_, at::kDouble));
-    dict.set("model", train::module_state_dict(*model_));
+    dict.set("model", full_state());
     return dict;
   }
 
  protected:
   virtual at::Tensor step(const at::Tensor& input, const at::Tensor& target) = 0;
+  virtual base::StateDict full_state() { return train::module_state_dict(*model_); }
+
   at::Tensor forward_loss(const at::Tensor& input, const at::Tensor& target) {
     return torch::cross_entropy_loss(model_->forward(input).flatten(0, -2), target.flatten());
   }
@@ -93,10 +96,16 @@ class Ours final : public Step {
   explicit Ours(const Settings& settings)
       : Step(settings),
         scaler_({.enabled = dtype_ == at::kHalf}),
-        optimizer_(model_->parameters(), torch::optim::AdamWOptions(kLr), fused_options(settings)) {
-  }
+        optimizer_(convert(*model_, dtype_), torch::optim::AdamWOptions(kLr),
+                   fused_options(settings)) {}
 
  private:
+  static std::vector<at::Tensor> convert(models::Model& model,
+                                         std::optional<at::ScalarType> dtype) {
+    if (dtype) optim::to_low_precision(model, *dtype);
+    return model.parameters();
+  }
+
   static optim::FusedOptions fused_options(const Settings& settings) {
     optim::FusedOptions options;
     options.max_grad_norm = kMaxNorm;
@@ -117,6 +126,8 @@ class Ours final : public Step {
     scaler_.update();
     return loss.detach();
   }
+
+  base::StateDict full_state() override { return optim::full_state_dict(*model_); }
 
   amp::GradScaler scaler_;
   optim::AdamW optimizer_;
