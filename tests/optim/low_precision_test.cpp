@@ -407,6 +407,28 @@ std::vector<at::Tensor> train_with_a_sparse_table(bool has_masters, bool unscale
   return exact_values(net);
 }
 
+TEST(OperatorStep, ClipsAndConsumesGradientsToo) {
+  const auto updated = [](bool clips_itself) {
+    Lookup net;
+    to_low_precision(net, kBFloat16);
+    FusedOptions fused{.consume_gradients = clips_itself};
+    if (clips_itself) fused.max_grad_norm = 0.5;
+    SGD optimizer(net.parameters(), SGDOptions(0.1), fused);
+    {
+      amp::Autocast region(torch::kCPU, kBFloat16);
+      net.fc(net.table(torch::tensor({1, 3}))).to(kFloat).square().sum().backward();
+    }
+    const at::Tensor norm = clips_itself ? at::Tensor() : clip_grad_norm_(net.parameters(), 0.5);
+    optimizer.step();
+    if (clips_itself) {
+      EXPECT_GT(optimizer.last_grad_norm().item<float>(), 0.5F);
+    }
+    EXPECT_EQ(net.fc->weight.grad().defined(), !clips_itself);
+    return exact_values(net);
+  };
+  expect_same(updated(true), updated(false));
+}
+
 TEST(OperatorStep, UpdatesTheExactWeights) {
   const test::Warnings warnings;  // that bfloat16 needs no scale
   for (const bool unscales : {false, true}) {

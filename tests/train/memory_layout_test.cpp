@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include "torchamp/optim/low_precision.h"
+
 namespace torchamp::train {
 namespace {
 
@@ -21,6 +23,17 @@ TEST(MemoryLayout, ChannelsLastMovesTheValuesOfConvolutionsAndNothingElse) {
     EXPECT_EQ(after[i].is_contiguous(), after[i].dim() != 4) << i;
   }
   EXPECT_EQ(after[0].strides(), (std::vector<int64_t>{8, 1, 4, 2}));
+}
+
+TEST(MemoryLayout, ChannelsLastTakesMastersAlong) {
+  torch::nn::Sequential model(torch::nn::Conv2d(2, 3, 2));
+  const torch::Tensor weight = model->parameters()[0];
+  const torch::Tensor exact = weight.detach().clone();
+  optim::to_low_precision(*model, torch::kBFloat16);
+  to_channels_last(*model);
+  EXPECT_EQ(weight.scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(weight.strides(), (std::vector<int64_t>{8, 1, 4, 2}));
+  EXPECT_TRUE(torch::equal(optim::full_precision(weight), exact));
 }
 
 }  // namespace

@@ -13,6 +13,8 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/adamw.h"
+#include "torchamp/optim/low_precision.h"
 #include "torchamp/train/trainer.h"
 #include "train/toy.h"
 
@@ -136,6 +138,42 @@ INSTANTIATE_TEST_SUITE_P(
              std::string(to_string(std::get<1>(info.param))) +
              (stop == -1 ? "_in_validation" : "_after_step_" + std::to_string(stop));
     });
+
+// How weights were kept does not show: exact values are in the checkpoint.
+TEST(ResumeMasters, GoesOnWithAndWithoutThem) {
+  TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
+  const auto parts = [](uint64_t seed, bool has_masters) {
+    toy::Net net = toy::make_net(seed);
+    TrainerParts made = toy::parts(net, toy::data(30, 6));
+    if (has_masters) {
+      EXPECT_EQ(optim::to_low_precision(*net, torch::kBFloat16).size(), 2U);
+    }
+    made.optimizer = std::make_shared<optim::AdamW>(net->parameters());
+    return made;
+  };
+  Record straight;
+  Trainer plain(config, parts(3, false), recording(straight, 0));
+  plain.run();
+  keep_tensors(straight, plain);
+
+  for (const bool starts_with : {false, true}) {
+    for (const bool goes_on_with : {false, true}) {
+      const TemporaryFolder folder;
+      config.checkpoint = folder / "last.pt";
+      Record resumed;
+      {
+        Trainer trainer(config, parts(3, starts_with), recording(resumed, 6));
+        toy::message_of<base::Interrupted>([&] { trainer.run(); });
+      }
+      Trainer trainer(config, parts(99, goes_on_with), recording(resumed, 0));
+      trainer.load_state_dict(checkpoint::load(config.checkpoint));
+      trainer.run();
+      keep_tensors(resumed, trainer);
+      EXPECT_EQ(straight.steps, resumed.steps) << starts_with << goes_on_with;
+      EXPECT_TRUE(straight == resumed) << starts_with << goes_on_with;
+    }
+  }
+}
 
 // A checkpoint after 2 of the 4 steps of the first epoch, or after the whole of it.
 base::StateDict checkpoint_after(const TrainerConfig& config, int64_t steps) {

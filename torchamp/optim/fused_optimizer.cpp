@@ -11,6 +11,7 @@
 
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
+#include "torchamp/optim/clip_grad_norm.h"
 #include "torchamp/optim/moments.h"
 #include "torchamp/optim/operator_step.h"
 #include "torchamp/optim/step_plan.h"
@@ -157,9 +158,16 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
 void FusedOptimizer::plain_step() {
   const at::NoGradGuard no_grad;
   if (!is_all_on_cpu(optimizer()) || (has_sparse(optimizer()) && takes_sparse())) {
+    claim_factors();
+    if (options_.max_grad_norm) {
+      last_grad_norm_ = clip_grad_norm_(claimed_, *options_.max_grad_norm);
+    }
     detail::OperatorStep step(optimizer(), options_);
     step_by_operators();
     step.finish();
+    if (options_.consume_gradients) {
+      for (const at::Tensor& parameter : claimed_) parameter.mutable_grad().reset();
+    }
     return;
   }
   claim_factors();

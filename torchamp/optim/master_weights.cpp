@@ -63,6 +63,13 @@ void check_can_have_master(const at::Tensor& parameter) {
                     "accepted.");
 }
 
+void check_has_dtype(const at::Tensor& parameter, at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(parameter.scalar_type() == dtype, "[master weight] A parameter of dtype ",
+                    parameter.scalar_type(), " came whose master is of a ", dtype,
+                    " weight; the same dtype is accepted. Was the module given another dtype after "
+                    "to_low_precision()?");
+}
+
 // A dense tensor's elements in the order of its memory, as one dimension.
 at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1});
@@ -144,10 +151,7 @@ void MasterWeight::sync(const at::Tensor& parameter) {
     return;
   }
   check_can_have_master(parameter);
-  TORCH_CHECK_VALUE(parameter.scalar_type() == dtype_, "[master weight] A parameter of dtype ",
-                    parameter.scalar_type(), " came whose master is of a ", dtype_,
-                    " weight; the same dtype is accepted. Was the module given another dtype after "
-                    "to_low_precision()?");
+  check_has_dtype(parameter, dtype_);
   if (what == Change::kMoved) {
     const at::NoGradGuard no_grad;
     rest_ = rest_.to(parameter.device());
@@ -199,7 +203,11 @@ void MasterWeight::set(const at::Tensor& parameter, const at::Tensor& values) {
       values.defined() ? values.sizes() : at::IntArrayRef(), " came for a parameter of sizes ",
       parameter.sizes(), "; the same sizes are accepted.");
   const at::NoGradGuard no_grad;
-  if (change(parameter) != Change::kNone) sync(parameter);
+  check_has_dtype(parameter, dtype_);
+  if (change(parameter) != Change::kNone) {  // all of the rest is written below
+    check_can_have_master(parameter);
+    drop_rest(parameter);
+  }
   const at::Tensor floats = at::empty_strided(parameter.sizes(), parameter.strides(),
                                               parameter.options().dtype(at::kFloat));
   floats.copy_(values.detach());
