@@ -62,12 +62,12 @@ void LAMBOptions::serialize(torch::serialize::InputArchive& archive) {
   _TORCH_OPTIM_DESERIALIZE_TORCH_ARG(double, weight_decay);
 }
 
-LAMB::LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults, const FusedOptions& fused)
-    : LAMB({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults), fused) {
-}
-
-LAMB::LAMB(const std::vector<torch::optim::OptimizerParamGroup>& groups, LAMBOptions defaults,
+LAMB::LAMB(std::vector<at::Tensor> parameters, const LAMBOptions& defaults,
            const FusedOptions& fused)
+    : LAMB({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults, fused) {}
+
+LAMB::LAMB(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+           const LAMBOptions& defaults, const FusedOptions& fused)
     : Optimizer(groups, std::make_unique<LAMBOptions>(defaults)), FusedOptimizer(fused) {
   check(defaults);
   claim_factors();

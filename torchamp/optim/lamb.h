@@ -41,10 +41,10 @@ struct TORCHAMP_API LAMBOptions : public torch::optim::OptimizerCloneableOptions
 class TORCHAMP_API LAMB : public torch::optim::Optimizer, public FusedOptimizer {
  public:
   /// Errors: c10::ValueError naming an option that is out of its range.
-  explicit LAMB(std::vector<at::Tensor> parameters, LAMBOptions defaults = {},
+  explicit LAMB(std::vector<at::Tensor> parameters, const LAMBOptions& defaults = {},
                 const FusedOptions& fused = {});
   explicit LAMB(const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                LAMBOptions defaults = {}, const FusedOptions& fused = {});
+                const LAMBOptions& defaults = {}, const FusedOptions& fused = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);

@@ -180,8 +180,8 @@ at::Tensor MasterWeight::to_float(const at::Tensor& parameter) const {
   if (what == Change::kWritten || parameter.scalar_type() != dtype_) {
     return parameter.detach().to(at::kFloat);
   }
-  const at::Tensor values = at::empty_strided(parameter.sizes(), parameter.strides(),
-                                              parameter.options().dtype(at::kFloat));
+  at::Tensor values = at::empty_strided(parameter.sizes(), parameter.strides(),
+                                        parameter.options().dtype(at::kFloat));
   if (parameter.is_cpu() && what == Change::kNone) {
     const kernels::Stream from = stream();
     auto* to = values.mutable_data_ptr<float>();

@@ -17,7 +17,6 @@ bool is_double(const at::Tensor& parameter) {
 
 // Streams of one parameter in one step: moments 0 to 2, and the parameter itself.
 constexpr uint64_t kParameterStream = 3;
-constexpr uint64_t kStreamsPerParameter = 4;
 
 int64_t num_blocks(int64_t count) { return (count + kernels::kBlock8 - 1) / kernels::kBlock8; }
 

@@ -16,9 +16,9 @@ SGD::SGD(std::vector<at::Tensor> parameters, SGDOptions defaults, const FusedOpt
   claim_factors();
 }
 
-SGD::SGD(std::vector<torch::optim::OptimizerParamGroup> groups, SGDOptions defaults,
+SGD::SGD(const std::vector<torch::optim::OptimizerParamGroup>& groups, SGDOptions defaults,
          const FusedOptions& fused)
-    : torch::optim::SGD(std::move(groups), std::move(defaults)), FusedOptimizer(fused) {
+    : torch::optim::SGD(groups, std::move(defaults)), FusedOptimizer(fused) {
   claim_factors();
 }
 

@@ -25,7 +25,7 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
  public:
   explicit SGD(std::vector<at::Tensor> parameters, SGDOptions defaults,
                const FusedOptions& fused = {});
-  explicit SGD(std::vector<torch::optim::OptimizerParamGroup> groups, SGDOptions defaults,
+  explicit SGD(const std::vector<torch::optim::OptimizerParamGroup>& groups, SGDOptions defaults,
                const FusedOptions& fused = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
