@@ -1,7 +1,9 @@
 #include "cli/bench_step.h"
 
 #include "torchamp/amp/autocast.h"
+#include "torchamp/optim/adamw.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/sgd.h"
 #include "torchamp/train/memory_layout.h"
 
 namespace torchamp::cli {
@@ -10,10 +12,9 @@ namespace {
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const std::string& name, const std::vector<torch::Tensor>& parameters) {
   if (name == "sgd") {
-    return std::make_unique<torch::optim::SGD>(parameters,
-                                               torch::optim::SGDOptions(0.01).momentum(0.9));
+    return std::make_unique<optim::SGD>(parameters, torch::optim::SGDOptions(0.01).momentum(0.9));
   }
-  return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+  return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
 }
 
 }  // namespace

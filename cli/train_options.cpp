@@ -36,6 +36,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("examples", o.examples);
   visit("precision", o.precision);
   visit("validate-precision", o.validate_precision);
+  visit("master-weights", o.master_weights);
   visit("scaler", o.scaler);
   visit("init-scale", o.init_scale);
   visit("growth-interval", o.growth_interval);
@@ -59,6 +60,7 @@ void for_each_option(Options& o, const Visit& visit) {
 }
 
 std::string text_of(const std::string& value) { return value; }
+std::string text_of(bool value) { return value ? "true" : "false"; }
 std::string text_of(int64_t value) { return std::to_string(value); }
 std::string text_of(double value) { return train::shortest(value); }
 std::string text_of(const std::vector<int64_t>& values) {
@@ -84,6 +86,7 @@ base::Value value_of(const T& value) {
 void read(const base::Value& value, const char* name, std::string& out) {
   out = value.to_string(name);
 }
+void read(const base::Value& value, const char* name, bool& out) { out = value.to_bool(name); }
 void read(const base::Value& value, const char* name, int64_t& out) { out = value.to_int(name); }
 void read(const base::Value& value, const char* name, double& out) { out = value.to_double(name); }
 void read(const base::Value& value, const char* name, std::vector<int64_t>& out) {
@@ -173,6 +176,11 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
   command
       .add_option("--validate-precision", o.validate_precision,
                   "The same for validation, for example fp32 [as --precision]")
+      ->group(mixed);
+  command
+      .add_flag("--master-weights,!--no-master-weights", o.master_weights,
+                "Weights in 16 bits, the rest of each fp32 weight in the optimizer: the same "
+                "numbers, less memory; with bf16 and fp16")
       ->group(mixed);
   command.add_option("--scaler", o.scaler, "Loss scaling: on, off, or auto: in fp16 alone")
       ->capture_default_str()
@@ -329,8 +337,8 @@ void resolve(TrainOptions& o) {
   const c10::Device device = parse_device(o.device);
   TrainOptions probe = o;
   check_name("precision", o.precision, {"fp32", "bf16", "fp16", "auto"});
-  if (probe.precision == "auto") probe.precision = "fp32";
-  probe.validate_precision.reset();
+  if (probe.precision == "auto") probe.precision = o.master_weights ? "bf16" : "fp32";
+  if (probe.validate_precision == "auto" || o.precision == "auto") probe.validate_precision.reset();
   trainer_config(probe).validate();
 
   if (o.threads) {
@@ -342,6 +350,7 @@ void resolve(TrainOptions& o) {
   if (!o.validate_precision) o.validate_precision = o.precision;
   o.validate_precision = resolve_precision("validate-precision", *o.validate_precision, device);
   const train::TrainerConfig config = trainer_config(o);
+  config.validate();
   o.lr = config.resolved_lr();
   o.weight_decay = config.resolved_weight_decay();
   o.scaler = config.uses_scaler() ? "on" : "off";
@@ -380,6 +389,7 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.precision = train::parse_precision(o.precision);
   if (o.validate_precision)
     config.validate_precision = train::parse_precision(*o.validate_precision);
+  config.master_weights = o.master_weights;
   config.scaler = train::parse_scaler_use(o.scaler);
   config.init_scale = o.init_scale;
   config.growth_interval = o.growth_interval;

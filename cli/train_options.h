@@ -28,6 +28,7 @@ struct TrainOptions {
 
   std::string precision = "fp32";
   std::optional<std::string> validate_precision;
+  bool master_weights = false;
   std::string scaler = "auto";
   double init_scale = 65536.0;
   int64_t growth_interval = 2000;

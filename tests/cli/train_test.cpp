@@ -79,6 +79,9 @@ TEST(TrainCommand, BadInputIsOneSentenceAndAnExitCode) {
       {"--limit -1", 2, "[--limit] -1"},
       {"--threads 0", 2, "[--threads] 0"},
       {"--accumulate 0", 2, "accumulate is 0"},
+      {"--master-weights", 2, "master-weights is on and precision fp32; precision bf16 or fp16 is"},
+      {"--master-weights --precision bf16 --validate-precision fp32", 2,
+       "validate-precision is fp32; with master-weights the precision of training, bf16"},
       {"--warmup-steps -1", 2, "warmup-steps is -1"},
       {"--lr -1", 2, "lr is -1"},
       {"--lr nan", 2, "lr is nan"},
@@ -147,6 +150,29 @@ TEST(TrainCommand, EpochsTwiceOneEqualOneRunOfTwo) {
   EXPECT_EQ(without_times(read_file(folder / "a.csv")), without_times(read_file(folder / "b.csv")));
   EXPECT_TRUE(is_same_run(folder / "a.pt", folder / "b.pt"));
   EXPECT_EQ(lines(read_file(folder / "b.json")).size(), 2U);
+}
+
+TEST(TrainCommand, MasterWeightsStandInTheCheckpointAndChangeNoNumber) {
+  Folder folder;
+  const std::string run = kSmall + "64 --precision bf16 --accumulate 2 --clip 1 --csv ";
+  ASSERT_EQ(folder.run(words(run + "a.csv --epochs 2 --checkpoint a.pt")).exit_code, 0);
+  ASSERT_EQ(
+      folder.run(words(run + "b.csv --epochs 1 --master-weights --checkpoint b.pt")).exit_code, 0);
+  EXPECT_TRUE(
+      checkpoint::load(folder / "b.pt").at("config").to_dict().at("master-weights").to_bool());
+  const Result shown = folder.run(words("train --resume --checkpoint b.pt --print-config"));
+  EXPECT_THAT(shown.out, HasSubstr("master-weights = true\n"));
+  const Result result =
+      folder.run(words("train --resume --checkpoint b.pt --epochs 2 --csv b.csv"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(without_times(read_file(folder / "a.csv")), without_times(read_file(folder / "b.csv")));
+  EXPECT_TRUE(is_same_run(folder / "a.pt", folder / "b.pt"));
+  // And back.
+  EXPECT_EQ(folder
+                .run(words("train --resume --checkpoint b.pt --epochs 3 --no-master-weights "
+                           "--precision fp32"))
+                .exit_code,
+            0);
 }
 
 class TrainCommandSignal : public ::testing::TestWithParam<int> {};
@@ -237,7 +263,7 @@ TEST(TrainCommand, HelpNamesEveryOption) {
                              "--data-path",    "--model",
                              "--checkpoint",   "--resume",
                              "--csv",          "--json",
-                             "--print-config"}) {
+                             "--print-config", "--master-weights"}) {
     EXPECT_THAT(result.out, HasSubstr(option));
   }
 }

@@ -48,6 +48,13 @@ TEST(TrainerConfig, NamesTheValueThatIsOutOfRange) {
       {"init-scale is 1e+39", [](auto& c) { c.init_scale = 1e39; }},
       {"growth-interval is 0", [](auto& c) { c.growth_interval = 0; }},
       {"max-skipped is 0", [](auto& c) { c.max_skipped_in_a_row = 0; }},
+      {"master-weights is on and precision fp32", [](auto& c) { c.master_weights = true; }},
+      {"validate-precision is fp32; with master-weights the precision of training, bf16",
+       [](auto& c) {
+         c.master_weights = true;
+         c.precision = Precision::kBf16;
+         c.validate_precision = Precision::kFp32;
+       }},
   };
   for (const auto& [text, change] : wrong) {
     TrainerConfig config;

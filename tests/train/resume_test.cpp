@@ -92,11 +92,15 @@ void keep_tensors(Record& record, const Trainer& trainer) {
   }
 }
 
-class Resume : public ::testing::TestWithParam<std::tuple<Precision, OptimizerKind, int64_t>> {};
+// Precision, and whether the weights are 16-bit.
+using Way = std::pair<Precision, bool>;
+
+class Resume : public ::testing::TestWithParam<std::tuple<Way, OptimizerKind, int64_t>> {};
 
 TEST_P(Resume, GivesTheBitsOfARunThatNeverStopped) {
-  const auto [precision, optimizer, stop_after] = GetParam();
-  TrainerConfig config = config_for(precision, optimizer);
+  const auto [way, optimizer, stop_after] = GetParam();
+  TrainerConfig config = config_for(way.first, optimizer);
+  config.master_weights = way.second;
 
   Record straight;
   {
@@ -129,12 +133,15 @@ TEST_P(Resume, GivesTheBitsOfARunThatNeverStopped) {
 
 INSTANTIATE_TEST_SUITE_P(
     AtSeveralPlaces, Resume,
-    ::testing::Combine(::testing::Values(Precision::kFp32, Precision::kBf16, Precision::kFp16),
+    ::testing::Combine(::testing::Values(Way(Precision::kFp32, false), Way(Precision::kBf16, false),
+                                         Way(Precision::kFp16, false), Way(Precision::kBf16, true),
+                                         Way(Precision::kFp16, true)),
                        ::testing::Values(OptimizerKind::kAdamW, OptimizerKind::kSgd),
                        ::testing::Values(1, 4, 6, -1)),
     [](const auto& info) {
       const int64_t stop = std::get<2>(info.param);
-      return std::string(format_precision(std::get<0>(info.param))) + "_" +
+      const Way way = std::get<0>(info.param);
+      return std::string(format_precision(way.first)) + (way.second ? "_masters_" : "_") +
              std::string(to_string(std::get<1>(info.param))) +
              (stop == -1 ? "_in_validation" : "_after_step_" + std::to_string(stop));
     });
@@ -265,6 +272,28 @@ TEST(ResumeErrors, PrecisionMayChangeAndIsTold) {
   trainer.load_state_dict(saved);
   EXPECT_THAT(said, HasSubstr("Resumed in fp16; the checkpoint was written in fp32."));
   EXPECT_EQ(trainer.run().epochs, 3);
+}
+
+// The file holds the whole float32 weight either way.
+TEST(ResumeMasterWeights, BeginAndEndBetweenTwoStepsWithoutATrace) {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    TrainerConfig config = config_for(Precision::kBf16, optimizer);
+    Record expected;
+    Trainer straight(config, toy::parts(toy::make_net(3), toy::data(30)));
+    straight.run();
+    keep_tensors(expected, straight);
+    for (const bool first : {false, true}) {
+      config.master_weights = first;
+      const base::StateDict saved = checkpoint_after(config, 6);
+      config.master_weights = !first;
+      Trainer resumed(config, toy::parts(toy::make_net(9), toy::data(30)));
+      resumed.load_state_dict(saved);
+      resumed.run();
+      Record record;
+      keep_tensors(record, resumed);
+      EXPECT_TRUE(record == expected) << to_string(optimizer) << ", masters first: " << first;
+    }
+  }
 }
 
 TEST(ResumeErrors, FinishedRunHasNothingLeftToDo) {

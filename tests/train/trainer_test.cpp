@@ -40,6 +40,58 @@ TrainerParts with_overflow_at(const toy::Net& net, DatasetPair pair, std::vector
   return parts;
 }
 
+// Losses, norms and final weights; 16-bit weights change none of them, in windows of one batch and
+// of several.
+TEST(Trainer, MasterWeightsTrainToTheBitsOfFloat32Weights) {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    for (const int64_t accumulate : {1, 3}) {
+      std::vector<std::string> rows[2];
+      std::vector<torch::Tensor> weights[2];
+      for (const bool masters : {false, true}) {
+        TrainerConfig config = small_config();
+        config.precision = Precision::kBf16;
+        config.master_weights = masters;
+        config.optimizer = optimizer;
+        config.accumulate = accumulate;
+        config.clip = 0.5;
+        config.epochs = 8;
+        TrainerCallbacks callbacks;
+        callbacks.on_step = [&](StepMetrics metrics) {
+          metrics.examples_per_s = 0.0;
+          rows[masters].push_back(to_csv(metrics));
+        };
+        const toy::Net net = toy::make_net(5);
+        Trainer trainer(config, toy::parts(net, toy::data(44, 8)), callbacks);
+        trainer.run();
+        EXPECT_EQ(net->fc1->weight.scalar_type(), masters ? torch::kBFloat16 : torch::kFloat);
+        EXPECT_EQ(net->bn->weight.scalar_type(), torch::kFloat);
+        const base::StateDict state = trainer.state_dict();
+        for (const auto& [name, value] : state.at("model_state_dict").to_dict().entries()) {
+          EXPECT_NE(value.to_tensor().scalar_type(), torch::kBFloat16);
+          weights[masters].push_back(value.to_tensor().clone());
+        }
+      }
+      EXPECT_EQ(rows[0], rows[1]);
+      ASSERT_EQ(weights[0].size(), weights[1].size());
+      for (size_t i = 0; i < weights[0].size(); ++i) {
+        EXPECT_TRUE(torch::equal(weights[0][i], weights[1][i])) << i;
+      }
+    }
+  }
+}
+
+TEST(Trainer, MasterWeightsNeedAnOptimizerThatKeepsThem) {
+  TrainerConfig config = small_config();
+  config.precision = Precision::kBf16;
+  config.master_weights = true;
+  const toy::Net net = toy::make_net(5);
+  TrainerParts parts = toy::parts(net, toy::data(8));
+  parts.optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+  EXPECT_THAT(toy::message_of<c10::Error>([&] { Trainer(config, parts); }),
+              HasSubstr("an optimizer came that keeps no masters"));
+  EXPECT_EQ(net->fc1->weight.scalar_type(), torch::kFloat);
+}
+
 TEST(Trainer, WindowWithAShortEndHasTheGradientOfOneBigBatch) {
   // 10 examples, batches of 3, windows of 2: 6 examples, then 3 + 1.
   torch::manual_seed(1);

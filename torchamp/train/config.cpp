@@ -44,7 +44,7 @@ Enum parse(const Names<Enum, kCount>& names, std::string_view what, std::string_
 }
 
 template <typename Number>
-[[noreturn]] void out_of_range(const char* name, Number value, const char* accepted) {
+[[noreturn]] void out_of_range(const char* name, Number value, const std::string& accepted) {
   std::ostringstream text;
   text << "[train] " << name << " is " << value << "; " << accepted << " is accepted.";
   throw base::UsageError(text.str());
@@ -92,6 +92,14 @@ bool TrainerConfig::uses_scaler() const {
 }
 
 void TrainerConfig::validate() const {
+  if (master_weights && precision == Precision::kFp32) {
+    out_of_range("master-weights", "on and precision fp32", "precision bf16 or fp16");
+  }
+  if (master_weights && resolved_validate_precision() != precision) {
+    out_of_range("validate-precision", format_precision(resolved_validate_precision()),
+                 std::string("with master-weights the precision of training, ") +
+                     format_precision(precision) + ", which the weights have,");
+  }
   // GradScaler's own bounds: the scale and its reciprocal are finite in float32.
   if (!(init_scale >= std::numeric_limits<float>::min() &&
         init_scale <= std::numeric_limits<float>::max())) {

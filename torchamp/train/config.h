@@ -40,6 +40,9 @@ TORCHAMP_API ScalerUse parse_scaler_use(std::string_view name);
 struct TORCHAMP_API TrainerConfig {
   Precision precision = Precision::kFp32;
   std::optional<Precision> validate_precision;  ///< absent: as in training
+  /// 16-bit weights where autocast would cast them; the optimizer keeps the rest of each in float32
+  /// (optim/low_precision.h). The same numbers, less memory and time. bf16 and fp16 only.
+  bool master_weights = false;
   ScalerUse scaler = ScalerUse::kAuto;
   double init_scale = 65536.0;     ///< GradScaler's; above 0
   int64_t growth_interval = 2000;  ///< GradScaler's; steps, 1 or more

@@ -12,9 +12,9 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
+#include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/device_read.h"
-#include "torchamp/train/module_state.h"
 #include "torchamp/train/rng_state.h"
 
 namespace torchamp::train {
@@ -55,7 +55,7 @@ base::StateDict make_checkpoint(const CheckpointParts& parts) {
   const RunState& state = parts.state;
   base::StateDict checkpoint;
   checkpoint.set("epoch", state.epoch);
-  checkpoint.set("model_state_dict", module_state_dict(parts.module));
+  checkpoint.set("model_state_dict", optim::full_state_dict(parts.module));
   checkpoint.set("optimizer_state_dict", optim::optimizer_state_dict(parts.optimizer));
   checkpoint.set("scaler_state_dict", parts.scaler.state_dict());
   checkpoint.set("scaler_history", parts.scaler.history_state_dict());
@@ -73,8 +73,8 @@ void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& p
                      const std::function<void(const std::string&)>& say) {
   RunState saved = run_state_from(checkpoint.at("train_state").to_dict("train_state"));
   check_fits(saved, parts.state, say);
-  load_module_state_dict(parts.module,
-                         checkpoint.at("model_state_dict").to_dict("model_state_dict"));
+  optim::load_full_state_dict(parts.module,
+                              checkpoint.at("model_state_dict").to_dict("model_state_dict"));
   optim::load_optimizer_state_dict(
       parts.optimizer, checkpoint.at("optimizer_state_dict").to_dict("optimizer_state_dict"));
   const base::StateDict& scaler = checkpoint.at("scaler_state_dict").to_dict("scaler_state_dict");

@@ -8,13 +8,14 @@
 #include <utility>
 
 #include <torch/nn/module.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/sgd.h>
 
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/adamw.h"
+#include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/lr_schedule.h"
+#include "torchamp/optim/sgd.h"
 #include "torchamp/train/data/loader.h"
 #include "torchamp/train/evaluate.h"
 #include "torchamp/train/memory_layout.h"
@@ -47,12 +48,12 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const TrainerConfig& con
   const double lr = config.resolved_lr();
   const double decay = config.resolved_weight_decay();
   if (config.optimizer == OptimizerKind::kSgd) {
-    return std::make_shared<torch::optim::SGD>(
+    return std::make_shared<optim::SGD>(
         trainable(module),
         torch::optim::SGDOptions(lr).momentum(config.momentum).weight_decay(decay));
   }
-  return std::make_shared<torch::optim::AdamW>(trainable(module),
-                                               torch::optim::AdamWOptions(lr).weight_decay(decay));
+  return std::make_shared<optim::AdamW>(trainable(module),
+                                        torch::optim::AdamWOptions(lr).weight_decay(decay));
 }
 
 // What a loaded optimizer state brought along gives way to the config; the schedule owns the rate.
@@ -86,6 +87,10 @@ TrainerConfig resolve(TrainerConfig config, const TrainerParts& parts) {
   config.validate();
   TORCH_CHECK(parts.module && parts.forward && parts.loss && parts.data.train,
               "[Trainer] A part is missing; module, forward, loss and data.train are needed.");
+  TORCH_CHECK_VALUE(!config.master_weights || !parts.optimizer ||
+                        dynamic_cast<optim::FusedOptimizer*>(parts.optimizer.get()),
+                    "[Trainer] master_weights is on and an optimizer came that keeps no masters; "
+                    "one of torchamp::optim is accepted, or none, for the config's.");
   if (parts.data.train->size() < 1) {
     throw base::UsageError("[train] The training set '" + parts.data.train->info().name +
                            "' holds no example; one or more is accepted.");
@@ -157,6 +162,9 @@ Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallb
         // The optimizer holds the parameters as they are, so they are moved before it is made.
         raw_parts.module->to(config.device);
         if (config.layout == Layout::kChannelsLast) to_channels_last(*raw_parts.module);
+        if (config.master_weights) {
+          optim::to_low_precision(*raw_parts.module, *autocast_dtype(config.precision));
+        }
         if (!raw_parts.optimizer) raw_parts.optimizer = make_optimizer(config, *raw_parts.module);
         return std::move(raw_parts);
       }()),
