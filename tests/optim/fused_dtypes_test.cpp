@@ -162,6 +162,67 @@ TEST(FusedDtypes, APlainOptimizerStillRefusesFloat16Gradients) {
   EXPECT_THROW(scaler.unscale_(plain), c10::ValueError);
 }
 
+// A factor of an iteration that was left without a step does not reach the next one.
+TEST(FusedDtypes, FactorsEndWithTheirIteration) {
+  const auto run = [](at::ScalarType dtype) {
+    at::Tensor p = torch::ones({4}, dtype).requires_grad_();
+    optim::SGD optimizer({p}, optim::SGDOptions(0.125));
+    p.mutable_grad() = torch::full({4}, std::numeric_limits<float>::quiet_NaN(), dtype);
+    clip_grad_norm_({p}, 1.0);
+    optimizer.zero_grad(/*set_to_none=*/false);
+    p.mutable_grad().add_(torch::ones({4}, dtype));
+    clip_grad_norm_({p}, 100.0);
+    optimizer.step();
+    return p[0].item<float>();
+  };
+  EXPECT_EQ(run(torch::kFloat), 0.875F);
+  EXPECT_EQ(run(torch::kBFloat16), 0.875F);
+
+  at::Tensor p = torch::ones({4}, torch::kHalf).requires_grad_();
+  optim::SGD optimizer({p}, optim::SGDOptions(0.125));
+  amp::GradScaler scaler({.init_scale = 1024});
+  for (int i = 0; i < 2; ++i) {
+    optimizer.zero_grad(/*set_to_none=*/false);
+    scaler.scale(p.sum()).backward();
+    if (i == 0) {
+      scaler.unscale_(optimizer);
+      clip_grad_norm_({p}, 0.5);
+    } else {
+      scaler.step(optimizer);
+    }
+    scaler.update();
+  }
+  EXPECT_EQ(p[0].item<float>(), 0.875F);
+  EXPECT_EQ(p.grad()[0].item<float>(), 1.0F);
+}
+
+// Whose gradients wait is asked of the optimizer that is unscaled, not of the parameter alone.
+TEST(FusedDtypes, APlainOptimizerOfAFusedOnesParameterUnscalesInPlace) {
+  at::Tensor p = torch::ones({4}, torch::kBFloat16).requires_grad_();
+  optim::SGD fused({p}, optim::SGDOptions(0.125),
+                   {.low_precision_weights = LowPrecisionWeights::kPlain});
+  torch::optim::SGD plain({p}, torch::optim::SGDOptions(0.125));
+  amp::GradScaler scaler({.init_scale = 1024});
+  scaler.scale(p.sum()).backward();
+  scaler.step(plain);
+  EXPECT_EQ(p[0].item<float>(), 0.875F);
+}
+
+TEST(FusedDtypes, ClaimsAreThoseOfTheOptimizersAlive) {
+  at::Tensor p = torch::ones({4}, torch::kBFloat16).requires_grad_();
+  const auto clipped = [&] {  // whether the function rounds the gradient itself
+    p.mutable_grad() = torch::ones({4}, torch::kBFloat16);
+    clip_grad_norm_({p}, 1.0);
+    return p.grad()[0].item<float>() != 1.0F;
+  };
+  auto first = std::make_unique<optim::SGD>(std::vector{p}, optim::SGDOptions(1));
+  auto second = std::make_unique<optim::SGD>(std::vector{p}, optim::SGDOptions(1));
+  first.reset();
+  EXPECT_FALSE(clipped());
+  second.reset();
+  EXPECT_TRUE(clipped());
+}
+
 // bfloat16 has 8 bits: 1 - 1e-3 is 1 again. Rounded by chance, the mean of many weights moves as it
 // should: each step of 1e-3 is a coin that falls with probability 1e-3 / 2^-8 below 1.
 TEST(FusedDtypes, WeightsByChanceMoveAndPlainOnesDoNot) {

@@ -353,6 +353,106 @@ TEST(FusedOptimizer, GivesTheSameBitsForEveryTableAndNumberOfThreads) {
   }
 }
 
+std::string message_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(FusedOptimizer, RefusesMomentsOfAnotherShape) {
+  at::Tensor p = torch::ones({10, 4}).requires_grad_();
+  optim::AdamW optimizer({p}, optim::AdamWOptions(0.1));
+  p.mutable_grad() = torch::ones({10, 4});
+  optimizer.step();
+  p.set_data(torch::ones({2000, 4}));
+  p.mutable_grad() = torch::ones({2000, 4});
+  EXPECT_NE(message_of([&] { optimizer.step(); }).find("has shape [10, 4]"), std::string::npos);
+  EXPECT_TRUE(torch::equal(p, torch::ones({2000, 4})));
+}
+
+TEST(FusedOptimizer, ConvertsMomentsWhenTheParameterChangesItsType) {
+  at::Tensor p = torch::ones({100}).requires_grad_();
+  optim::AdamW optimizer({p}, optim::AdamWOptions(0.1).weight_decay(0));
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kFloat}) {
+    p.set_data(p.detach().to(dtype));
+    p.mutable_grad() = torch::ones({100}, dtype);
+    optimizer.step();
+  }
+  EXPECT_NEAR(p[0].item<double>(), 0.7, 1e-6);  // a constant gradient moves it by lr each step
+}
+
+TEST(FusedOptimizer, EightBitMomentsFollowAChangeOfLayout) {
+  torch::manual_seed(11);
+  at::Tensor p = torch::zeros({2, 512, 4, 4}).requires_grad_();
+  optim::SGD optimizer({p}, optim::SGDOptions(0).momentum(0.999),
+                       {.moments = optim::Moments::k8Bit});
+  p.mutable_grad() = torch::randn({2, 512, 4, 4}) * torch::rand({2, 512, 1, 1}).pow(8);
+  optimizer.step();
+  const auto buffer = [&] {
+    const base::StateDict dict = optim::optimizer_state_dict(optimizer);
+    return dict.at("state")
+        .to_dict("")
+        .at(int64_t{0})
+        .to_dict("")
+        .at("momentum_buffer")
+        .to_tensor("")
+        .clone();
+  };
+  const at::Tensor before = buffer();
+  p.set_data(p.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  p.mutable_grad() = torch::zeros({2, 512, 4, 4});
+  optimizer.step();
+  // Coded three times, each time by at most an eighth, or a step of the block's smallest.
+  EXPECT_TRUE((buffer() - before).abs().le(before.abs() * 0.5 + 1e-3).all().item<bool>());
+}
+
+TEST(FusedOptimizer, ArchivesDoNotTake8BitMoments) {
+  at::Tensor p = torch::ones({4}).requires_grad_();
+  p.mutable_grad() = torch::ones({4});
+  optim::AdamW optimizer({p}, optim::AdamWOptions(0.1), {.moments = optim::Moments::k8Bit});
+  optimizer.step();
+  std::stringstream stream;
+  EXPECT_NE(message_of([&] { torch::save(optimizer, stream); }).find("optimizer_state_dict"),
+            std::string::npos);
+  // A float archive is taken by an 8-bit optimizer, and the other way round it has no factors.
+  optim::AdamW plain({p}, optim::AdamWOptions(0.1));
+  plain.step();
+  std::stringstream floats;
+  torch::save(plain, floats);
+  optim::AdamW second({p}, optim::AdamWOptions(0.1), {.moments = optim::Moments::k8Bit});
+  torch::load(second, floats);
+  second.step();
+  EXPECT_NEAR(p[0].item<double>(), 1 - 0.1 * 3, 0.02);
+}
+
+TEST(FusedOptimizer, TakesAnExpandedGradientAndWritesTheProductToANewOne) {
+  at::Tensor p = torch::zeros({4}).requires_grad_();
+  p.mutable_grad() = torch::ones({}).expand({4});
+  optim::SGD optimizer({p}, optim::SGDOptions(1), {.max_grad_norm = 1.0});
+  optimizer.step();
+  EXPECT_TRUE(torch::allclose(p, torch::full({4}, -0.5)));
+  EXPECT_TRUE(torch::allclose(p.grad(), torch::full({4}, 0.5)));
+}
+
+TEST(FusedOptimizer, ClipsDoublePrecisionAsTheFunctionDoes) {
+  torch::manual_seed(12);
+  at::Tensor a = torch::randn({1000}, torch::kDouble).requires_grad_();
+  at::Tensor b = a.detach().clone().requires_grad_();
+  optim::SGD fused({a}, optim::SGDOptions(1), {.max_grad_norm = 0.3});
+  optim::SGD classic({b}, optim::SGDOptions(1));
+  for (const double size : {1.0, 1e100}) {
+    a.mutable_grad() = torch::randn({1000}, torch::kDouble) * size;
+    b.mutable_grad() = a.grad().clone();
+    fused.step();
+    clip_grad_norm_({b}, 0.3);
+    classic.step();
+    EXPECT_EQ(num_different(a, b), 0);
+  }
+}
+
 TEST(FusedStep, RunsOnTwoThreads) {
   if (at::get_num_threads() < 2) GTEST_SKIP() << "LibTorch runs on one thread here";
   std::mutex mutex;

@@ -73,6 +73,7 @@ struct Parts {
 
   void add(const detail::Gradient& gradient, bool holds_scale) {
     if (!gradient.takes_factors) {
+      if (holds_scale) multi_tensor::set_pending_factors(gradient.gradient, {});
       (holds_scale ? scaled : unscaled).push_back(gradient.values);
     } else if (holds_scale) {
       noted.push_back(gradient);

@@ -9,7 +9,7 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
-#include "torchamp/multi_tensor/pending_factors.h"
+#include "torchamp/amp/scaled_step.h"
 #include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::amp::detail {
@@ -43,6 +43,7 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
   std::vector<Gradient> gradients;
   std::unordered_map<const void*, size_t> places;  // of parameters, in `gradients`
   std::set<std::pair<const void*, int64_t>> memory;
+  const bool is_scaled_step = dynamic_cast<const ScaledStep*>(&optimizer) != nullptr;
   const auto& groups = optimizer.param_groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     for (size_t i = 0; i < groups[g].params().size(); ++i) {
@@ -61,8 +62,7 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
       Gradient gradient{parameter, parameter.grad(), {}, g, i, false, {}};
       const auto dtype = gradient.gradient.scalar_type();
       gradient.takes_factors = (dtype == at::kHalf || dtype == at::kBFloat16) &&
-                               !gradient.gradient.is_sparse() &&
-                               multi_tensor::applies_factors(parameter);
+                               !gradient.gradient.is_sparse() && is_scaled_step;
       const bool is_half = dtype == at::kHalf || dtype == at::kComplexHalf;
       TORCH_CHECK_VALUE(!is_half || takes_half || gradient.takes_factors, "[", who,
                         "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name(),

@@ -134,4 +134,9 @@ float clip_factor(float norm, double max_norm) {
   return factor > 1.0F ? 1.0F : factor;  // NaN stays
 }
 
+double clip_factor(double norm, double max_norm) {
+  const double factor = 1.0 / (norm + 1e-6) * max_norm;
+  return factor > 1.0 ? 1.0 : factor;
+}
+
 }  // namespace torchamp::multi_tensor

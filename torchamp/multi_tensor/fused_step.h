@@ -60,5 +60,6 @@ void multiply(const std::vector<GradArray>& gradients);
 /// The factor that brings `norm` to at most `max_norm`: min(1, max_norm / (norm + 1e-6)) with the
 /// roundings of torch.nn.utils.clip_grad_norm_ in float32.
 float clip_factor(float norm, double max_norm);
+double clip_factor(double norm, double max_norm);
 
 }  // namespace torchamp::multi_tensor

@@ -29,6 +29,19 @@ class ByTensor {
     const std::lock_guard lock(mutex_);
     entries_.erase(tensor.unsafeGetTensorImpl());
   }
+  // Counts; nothing is kept of what has come to 0.
+  void add(const at::Tensor& tensor, Value difference) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(tensor.unsafeGetTensorImpl());
+    if (found != entries_.end()) {
+      found->second.value += difference;
+      if (found->second.value <= 0) entries_.erase(found);
+    } else if (difference > 0) {
+      forget_dead();
+      entries_.emplace(tensor.unsafeGetTensorImpl(),
+                       Entry{WeakTensor(tensor.getIntrusivePtr()), difference});
+    }
+  }
   std::optional<Value> find(const at::Tensor& tensor) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(tensor.unsafeGetTensorImpl());
@@ -55,36 +68,44 @@ class ByTensor {
 };
 
 // Never destroyed: optimizers in static storage may step until the very end.
-ByTensor<PendingFactors>& factors_by_gradient() {
-  static auto* const factors = new ByTensor<PendingFactors>;
+struct NotedFactors {
+  PendingFactors factors;
+  int64_t version = 0;
+};
+
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<int64_t>(tensor._version());
+}
+
+ByTensor<NotedFactors>& factors_by_gradient() {
+  static auto* const factors = new ByTensor<NotedFactors>;
   return *factors;
 }
 
-ByTensor<bool>& appliers() {
-  static auto* const parameters = new ByTensor<bool>;
+ByTensor<int>& appliers() {
+  static auto* const parameters = new ByTensor<int>;
   return *parameters;
 }
 
 }  // namespace
 
 std::optional<PendingFactors> pending_factors(const at::Tensor& gradient) {
-  return factors_by_gradient().find(gradient);
+  auto noted = factors_by_gradient().find(gradient);
+  if (!noted) return std::nullopt;
+  noted->factors.is_written = noted->version != version_of(gradient);
+  return noted->factors;
 }
 
 void set_pending_factors(const at::Tensor& gradient, PendingFactors factors) {
   if (factors.factor.defined() || factors.second_factor.defined()) {
-    factors_by_gradient().set(gradient, std::move(factors));
+    factors_by_gradient().set(gradient, {std::move(factors), version_of(gradient)});
   } else {
     factors_by_gradient().erase(gradient);
   }
 }
 
 void set_applies_factors(const at::Tensor& parameter, bool applies) {
-  if (applies) {
-    appliers().set(parameter, true);
-  } else {
-    appliers().erase(parameter);
-  }
+  appliers().add(parameter, applies ? 1 : -1);
 }
 
 bool applies_factors(const at::Tensor& parameter) { return appliers().find(parameter).has_value(); }

@@ -16,6 +16,8 @@ namespace torchamp::multi_tensor {
 struct PendingFactors {
   at::Tensor factor;         ///< of the loss scale
   at::Tensor second_factor;  ///< of clipping
+  /// Whether the gradient was written to since they were noted; told by pending_factors().
+  bool is_written = false;
 };
 
 /// The factors noted for this tensor, also when it was written to since: what a user multiplies or
@@ -24,8 +26,8 @@ TORCHAMP_API std::optional<PendingFactors> pending_factors(const at::Tensor& gra
 /// Notes them; both undefined forgets them.
 TORCHAMP_API void set_pending_factors(const at::Tensor& gradient, PendingFactors factors);
 
-/// Says that the optimizer of `parameter` applies factors itself, or no longer. Weak: a parameter
-/// that dies is forgotten. Thread safe.
+/// Says that one more optimizer of `parameter` applies factors itself, or one less. Weak: a
+/// parameter that dies is forgotten. Thread safe.
 TORCHAMP_API void set_applies_factors(const at::Tensor& parameter, bool applies);
 TORCHAMP_API bool applies_factors(const at::Tensor& parameter);
 

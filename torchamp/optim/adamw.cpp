@@ -29,6 +29,11 @@ void AdamW::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   claim_factors();
 }
 
+void AdamW::save(torch::serialize::OutputArchive& archive) const {
+  refuse_archive();
+  torch::optim::AdamW::save(archive);
+}
+
 void AdamW::update(detail::StepPlan& plan) {
   detail::adam_update<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
       *this, plan, fused_options(), scales(), /*decoupled=*/true);
@@ -54,6 +59,11 @@ at::Tensor Adam::step(LossClosure closure) {
 void Adam::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   torch::optim::Adam::add_param_group(group);
   claim_factors();
+}
+
+void Adam::save(torch::serialize::OutputArchive& archive) const {
+  refuse_archive();
+  torch::optim::Adam::save(archive);
 }
 
 void Adam::update(detail::StepPlan& plan) {

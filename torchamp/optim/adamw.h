@@ -32,6 +32,7 @@ class TORCHAMP_API AdamW : public torch::optim::AdamW, public FusedOptimizer {
 
   at::Tensor step(LossClosure closure = nullptr) override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }
@@ -53,6 +54,7 @@ class TORCHAMP_API Adam : public torch::optim::Adam, public FusedOptimizer {
 
   at::Tensor step(LossClosure closure = nullptr) override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }

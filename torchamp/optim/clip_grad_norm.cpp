@@ -39,9 +39,11 @@ std::vector<Gradient> gradients_of(const std::vector<at::Tensor>& parameters) {
     if (parameter.defined() && parameter.grad().defined() &&
         seen.insert(parameter.unsafeGetTensorImpl()).second) {
       const at::Tensor& gradient = parameter.grad();
-      gradients.push_back(
-          {parameter, gradient,
-           multi_tensor::pending_factors(gradient).value_or(multi_tensor::PendingFactors{})});
+      multi_tensor::PendingFactors factors =
+          multi_tensor::pending_factors(gradient).value_or(multi_tensor::PendingFactors{});
+      // What was written since an earlier clip is another gradient: zero_grad() without a step.
+      if (factors.is_written) factors.second_factor = at::Tensor();
+      gradients.push_back({parameter, gradient, factors});
     }
   }
   return gradients;
@@ -112,7 +114,12 @@ at::Tensor norm_of(const std::vector<Gradient>& gradients, double norm_type) {
 // that take it.
 void multiply(const std::vector<Gradient>& gradients, const at::Tensor& factor) {
   const bool is_known = factor.is_cpu() && factor.scalar_type() == at::kFloat;
-  if (is_known && multi_tensor::host_value(factor) == 1.0F) return;
+  if (is_known && multi_tensor::host_value(factor) == 1.0F) {
+    for (const Gradient& each : gradients) {  // what was dropped of an earlier clip stays dropped
+      if (each.takes_factors()) multi_tensor::set_pending_factors(each.gradient, each.factors);
+    }
+    return;
+  }
   std::vector<at::Tensor> by_operators;
   std::vector<multi_tensor::GradArray> by_kernels;
   for (const Gradient& each : gradients) {

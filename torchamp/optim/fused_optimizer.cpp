@@ -1,5 +1,6 @@
 #include "torchamp/optim/fused_optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -46,7 +47,16 @@ at::Tensor flag(bool value) {
 }  // namespace
 
 FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
-FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
+FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&& other) noexcept {
+  if (this != &other) {
+    release_factors();
+    options_ = other.options_;
+    last_grad_norm_ = std::move(other.last_grad_norm_);
+    claimed_ = std::exchange(other.claimed_, {});
+    scales_ = std::move(other.scales_);
+  }
+  return *this;
+}
 
 FusedOptimizer::FusedOptimizer(const FusedOptions& options)
     : options_(options), scales_(std::make_unique<detail::MomentScales>()) {
@@ -60,10 +70,19 @@ void FusedOptimizer::set_max_grad_norm(std::optional<double> max_grad_norm) {
   options_.max_grad_norm = max_grad_norm;
 }
 
-FusedOptimizer::~FusedOptimizer() {
+FusedOptimizer::~FusedOptimizer() { release_factors(); }
+
+void FusedOptimizer::release_factors() noexcept {
   for (const at::Tensor& parameter : claimed_) {
     multi_tensor::set_applies_factors(parameter, false);
   }
+  claimed_.clear();
+}
+
+void FusedOptimizer::refuse_archive() const {
+  TORCH_CHECK_VALUE(options_.moments != Moments::k8Bit,
+                    "[save] 8-bit moments cannot be saved in an archive of LibTorch, which has no "
+                    "place for their factors; save optimizer_state_dict() instead.");
 }
 
 at::Tensor FusedOptimizer::saved_moment(const at::Tensor& parameter, const at::Tensor& moment,
@@ -88,10 +107,15 @@ void FusedOptimizer::claim_factors() {
   for (const auto& group : optimizer().param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.defined()) continue;
-      multi_tensor::set_applies_factors(parameter, true);
       parameters.push_back(parameter);
     }
   }
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  if (std::equal(parameters.begin(), parameters.end(), claimed_.begin(), claimed_.end(), is_same)) {
+    return;
+  }
+  for (const at::Tensor& parameter : parameters) multi_tensor::set_applies_factors(parameter, true);
+  release_factors();
   claimed_ = std::move(parameters);
 }
 
@@ -107,12 +131,28 @@ void FusedOptimizer::refuse_sparse(const detail::StepPlan& plan) const {
                     "decay, or make the embedding with sparse = false.");
 }
 
-void FusedOptimizer::clip(detail::StepPlan& plan, float norm) const {
+void FusedOptimizer::note_norm(const detail::StepPlan& plan, double sum_of_squares) {
+  const bool has_double =
+      std::any_of(plan.items().begin(), plan.items().end(), [](const detail::PlanItem& item) {
+        return item.gradient_stream.storage == kernels::Storage::kF64;
+      });
+  last_grad_norm_ = at::scalar_tensor(
+      std::sqrt(sum_of_squares), at::TensorOptions().dtype(has_double ? at::kDouble : at::kFloat));
+}
+
+void FusedOptimizer::clip(detail::StepPlan& plan) const {
   if (!options_.max_grad_norm) return;
-  const float factor = multi_tensor::clip_factor(norm, *options_.max_grad_norm);
+  const bool has_double = last_grad_norm_.scalar_type() == at::kDouble;
+  const double factor = has_double
+                            ? multi_tensor::clip_factor(*last_grad_norm_.const_data_ptr<double>(),
+                                                        *options_.max_grad_norm)
+                            : multi_tensor::clip_factor(*last_grad_norm_.const_data_ptr<float>(),
+                                                        *options_.max_grad_norm);
   for (detail::PlanItem& item : plan.items()) {
-    const auto second = static_cast<float>(item.gradient_stream.second_factor);
-    item.gradient_stream.second_factor = second * factor;
+    double& second = item.gradient_stream.second_factor;
+    second = item.gradient_stream.storage == kernels::Storage::kF64
+                 ? second * factor
+                 : static_cast<float>(second) * static_cast<float>(factor);
   }
 }
 
@@ -125,11 +165,11 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
   for (detail::PlanItem& item : plan.items()) {
     if (scale.unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0) {
       item.gradient_stream.factor = inverse;
+      item.gradient_stream.second_factor = 1.0;  // of an iteration that was left without a step
     }
   }
   const multi_tensor::GradTotals totals = multi_tensor::measure(plan.measured());
-  const auto norm = static_cast<float>(std::sqrt(totals.sum_of_squares));
-  last_grad_norm_ = at::scalar_tensor(norm, at::TensorOptions().dtype(at::kFloat));
+  note_norm(plan, totals.sum_of_squares);
 
   const bool was_found =
       scale.found_inf.defined() && multi_tensor::host_value(scale.found_inf) != 0.0F;
@@ -145,7 +185,7 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
       multi_tensor::multiply(scaled);
     }
   } else {
-    clip(plan, norm);
+    clip(plan);
     update(plan);
   }
   plan.finish(/*wrote_parameters=*/!is_skipped, options_.consume_gradients);
@@ -174,10 +214,8 @@ void FusedOptimizer::plain_step() {
   detail::StepPlan plan(optimizer(), options_, name());
   refuse_sparse(plan);
   if (options_.max_grad_norm) {
-    const multi_tensor::GradTotals totals = multi_tensor::measure(plan.measured());
-    const auto norm = static_cast<float>(std::sqrt(totals.sum_of_squares));
-    last_grad_norm_ = at::scalar_tensor(norm, at::TensorOptions().dtype(at::kFloat));
-    clip(plan, norm);
+    note_norm(plan, multi_tensor::measure(plan.measured()).sum_of_squares);
+    clip(plan);
   }
   update(plan);
   plan.finish(/*wrote_parameters=*/true, options_.consume_gradients);

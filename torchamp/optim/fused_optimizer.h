@@ -48,8 +48,9 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   void set_max_grad_norm(std::optional<double> max_grad_norm);
   void set_consume_gradients(bool consume) { options_.consume_gradients = consume; }
 
-  /// The L2 norm of the unscaled gradients that the last step saw, before it clipped: float32,
-  /// 0-dim. Undefined before the first step, and where neither a scaler nor clipping asked for it.
+  /// The L2 norm of the unscaled gradients that the last step saw, before it clipped: float32
+  /// (float64 where one of them is), 0-dim. Undefined before the first step, and where neither a
+  /// scaler nor clipping asked for it.
   const at::Tensor& last_grad_norm() const { return last_grad_norm_; }
 
   /// A moment of `parameter` as a checkpoint holds it: 8-bit ones as float32, others as they are.
@@ -75,6 +76,10 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
 
   detail::MomentScales& scales() { return *scales_; }
 
+  /// Errors: c10::ValueError for 8-bit moments, whose factors LibTorch's archives have no place
+  /// for.
+  void refuse_archive() const;
+
   /// One step without a scale: what step() of a derived optimizer calls after its closure.
   void plain_step();
 
@@ -92,7 +97,9 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   const torch::optim::Optimizer& optimizer() const {
     return const_cast<FusedOptimizer*>(this)->optimizer();
   }
-  void clip(detail::StepPlan& plan, float norm) const;
+  void note_norm(const detail::StepPlan& plan, double sum_of_squares);
+  void clip(detail::StepPlan& plan) const;
+  void release_factors() noexcept;
 
   void refuse_sparse(const detail::StepPlan& plan) const;
 

@@ -85,6 +85,7 @@ void LAMB::add_param_group(const torch::optim::OptimizerParamGroup& group) {
 }
 
 void LAMB::save(torch::serialize::OutputArchive& archive) const {
+  refuse_archive();
   torch::optim::serialize<AdamWParamState, LAMBOptions>(archive, *this);
 }
 

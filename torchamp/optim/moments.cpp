@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 
 #include "torchamp/kernels/random.h"
 
@@ -62,23 +63,45 @@ kernels::Stream MomentArrays::positive_moment(at::Tensor& moment, int number) {
   return moment_stream(moment, number, Storage::kBlock8Unsigned);
 }
 
+// Brings a moment that was made for another state of the parameter, or read from an archive, into
+// the dtype and the memory order that the kernels need.
+void MomentArrays::adapt(at::Tensor& moment, at::Tensor& scale, bool is_positive) const {
+  TORCH_CHECK_VALUE(moment.sizes() == item_.parameter.sizes(), "[step] A moment of ", item_.name(),
+                    ", has shape ", moment.sizes(),
+                    "; the parameter's own is accepted. Was the parameter given other memory, or "
+                    "the state read from another model's archive?");
+  const at::ScalarType dtype = moment_dtype(item_.parameter, options_);
+  const bool was_8bit = moment.scalar_type() == at::kByte;
+  const bool is_8bit = dtype == at::kByte;
+  TORCH_CHECK_VALUE(
+      !was_8bit || scale.defined(), "[step] The 8-bit moments of ", item_.name(),
+      ", came without their factors; a state from optimizer_state_dict() is accepted. "
+      "Was it read from an archive (torch::load)?");
+  if (was_8bit && is_8bit && has_order_of_values(moment, item_)) return;
+  if (was_8bit) moment = decode_moment(moment, scale, is_positive);
+  if (!is_8bit && moment.scalar_type() != dtype) moment = moment.to(dtype);
+  moment = in_order_of(moment, item_);
+  if (is_8bit) moment = encode_moment(moment, is_positive, options_.seed, scale);
+}
+
 kernels::Stream MomentArrays::moment_stream(at::Tensor& moment, int number, Storage of_8_bits) {
   const at::ScalarType dtype = moment_dtype(item_.parameter, options_);
+  const bool is_positive = of_8_bits == Storage::kBlock8Unsigned;
+  at::Tensor& scale =
+      scales_.of[item_.parameter.unsafeGetTensorImpl()].at(static_cast<size_t>(number));
   if (!moment.defined()) {
     moment =
         at::zeros_like(item_.parameter, item_.parameter.options().dtype(dtype).requires_grad(false),
                        at::MemoryFormat::Preserve);
+    if (dtype == at::kByte) {
+      scale = at::zeros({num_blocks(item_.count)}, at::TensorOptions().dtype(at::kFloat));
+    }
   }
-  moment = in_order_of(moment, item_);
+  adapt(moment, scale, is_positive);
   kernels::Stream stream;
   stream.key = kernels::mix64(step_key_ ^ static_cast<uint64_t>(number));
   if (dtype == at::kByte) {
     stream.storage = of_8_bits;
-    at::Tensor& scale =
-        scales_.of[item_.parameter.unsafeGetTensorImpl()][static_cast<size_t>(number)];
-    if (!scale.defined()) {
-      scale = at::zeros({num_blocks(item_.count)}, at::TensorOptions().dtype(at::kFloat));
-    }
     stream.rest = scale.data_ptr();
   } else {
     stream.storage =

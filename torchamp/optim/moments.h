@@ -38,6 +38,7 @@ class MomentArrays {
   kernels::Stream positive_moment(at::Tensor& moment, int number);
 
  private:
+  void adapt(at::Tensor& moment, at::Tensor& scale, bool is_positive) const;
   kernels::Stream moment_stream(at::Tensor& moment, int number, kernels::Storage of_8_bits);
 
   const PlanItem& item_;

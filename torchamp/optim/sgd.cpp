@@ -41,6 +41,11 @@ void SGD::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   claim_factors();
 }
 
+void SGD::save(torch::serialize::OutputArchive& archive) const {
+  refuse_archive();
+  torch::optim::SGD::save(archive);
+}
+
 void SGD::update(detail::StepPlan& plan) {
   const kernels::KernelTable& table = multi_tensor::cpu_kernels();
   std::vector<kernels::SgdRule> rules;

@@ -30,6 +30,7 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
 
   at::Tensor step(LossClosure closure = nullptr) override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
+  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }

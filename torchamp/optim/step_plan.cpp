@@ -206,7 +206,11 @@ void StepPlan::finish(bool wrote_parameters, bool consume_gradients) {
     } else if (!item.shares_gradient &&
                (item.gradient_stream.factor != 1.0 || item.gradient_stream.second_factor != 1.0)) {
       const at::Tensor gradient = real_values(item.gradient);
-      if (item.gradient_values.data_ptr() == gradient.data_ptr()) {
+      if (at::has_internal_overlap(gradient) == at::MemOverlap::Yes) {  // expanded
+        item.parameter.mutable_grad() = item.gradient.is_complex()
+                                            ? at::view_as_complex(item.gradient_values)
+                                            : item.gradient_values;
+      } else if (item.gradient_values.data_ptr() == gradient.data_ptr()) {
         bump_version(item.gradient);
       } else {
         gradient.copy_(item.gradient_values);
@@ -223,11 +227,14 @@ at::Tensor real_values(const at::Tensor& tensor) {
   return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
 }
 
-at::Tensor in_order_of(const at::Tensor& state, const PlanItem& item) {
+bool has_order_of_values(const at::Tensor& state, const PlanItem& item) {
   const at::Tensor values = real_values(state);
-  if (values.is_non_overlapping_and_dense() && has_order_of(values, item.parameter_values)) {
-    return state;
-  }
+  return values.is_non_overlapping_and_dense() && has_order_of(values, item.parameter_values);
+}
+
+at::Tensor in_order_of(const at::Tensor& state, const PlanItem& item) {
+  if (has_order_of_values(state, item)) return state;
+  const at::Tensor values = real_values(state);
   at::Tensor copy = copy_in_order_of(values, item.parameter_values);
   return state.is_complex() ? at::view_as_complex(copy) : copy;
 }

@@ -81,6 +81,9 @@ void bump_version(const at::Tensor& tensor);
 /// The real view of a complex tensor, the tensor itself else.
 at::Tensor real_values(const at::Tensor& tensor);
 
+/// Whether `state` lies in memory as the parameter's values do.
+bool has_order_of_values(const at::Tensor& state, const PlanItem& item);
+
 /// `state`, or a copy of it where its memory order is not that of the parameter's values, as after
 /// loading a state that was saved in another layout.
 at::Tensor in_order_of(const at::Tensor& state, const PlanItem& item);
