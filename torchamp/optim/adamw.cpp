@@ -31,7 +31,17 @@ void AdamW::add_param_group(const torch::optim::OptimizerParamGroup& group) {
 
 void AdamW::save(torch::serialize::OutputArchive& archive) const {
   refuse_archive();
+  const_cast<AdamW*>(this)->sync_state();
   torch::optim::AdamW::save(archive);
+}
+
+detail::DeviceList AdamW::describe(detail::StepPlan& plan) {
+  return detail::adam_on_device<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
+      *this, plan, fused_options(), scales(), /*decoupled=*/true);
+}
+
+void AdamW::set_applied_steps(c10::TensorImpl* parameter, int64_t steps) {
+  detail::set_steps<torch::optim::AdamWParamState>(*this, parameter, steps);
 }
 
 void AdamW::update(detail::StepPlan& plan) {
@@ -63,7 +73,17 @@ void Adam::add_param_group(const torch::optim::OptimizerParamGroup& group) {
 
 void Adam::save(torch::serialize::OutputArchive& archive) const {
   refuse_archive();
+  const_cast<Adam*>(this)->sync_state();
   torch::optim::Adam::save(archive);
+}
+
+detail::DeviceList Adam::describe(detail::StepPlan& plan) {
+  return detail::adam_on_device<torch::optim::AdamOptions, torch::optim::AdamParamState>(
+      *this, plan, fused_options(), scales(), /*decoupled=*/false);
+}
+
+void Adam::set_applied_steps(c10::TensorImpl* parameter, int64_t steps) {
+  detail::set_steps<torch::optim::AdamParamState>(*this, parameter, steps);
 }
 
 void Adam::update(detail::StepPlan& plan) {

@@ -31,6 +31,7 @@ class TORCHAMP_API AdamW : public torch::optim::AdamW, public FusedOptimizer {
                  AdamWOptions defaults = {}, const FusedOptions& fused = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void save(torch::serialize::OutputArchive& archive) const override;
 
@@ -38,6 +39,8 @@ class TORCHAMP_API AdamW : public torch::optim::AdamW, public FusedOptimizer {
   torch::optim::Optimizer& optimizer() override { return *this; }
   const char* name() const override { return "AdamW"; }
   void update(detail::StepPlan& plan) override;
+  detail::DeviceList describe(detail::StepPlan& plan) override;
+  void set_applied_steps(c10::TensorImpl* parameter, int64_t steps) override;
   void step_by_operators() override { torch::optim::AdamW::step(); }
 };
 
@@ -53,6 +56,7 @@ class TORCHAMP_API Adam : public torch::optim::Adam, public FusedOptimizer {
                 AdamOptions defaults = {}, const FusedOptions& fused = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void save(torch::serialize::OutputArchive& archive) const override;
 
@@ -60,6 +64,8 @@ class TORCHAMP_API Adam : public torch::optim::Adam, public FusedOptimizer {
   torch::optim::Optimizer& optimizer() override { return *this; }
   const char* name() const override { return "Adam"; }
   void update(detail::StepPlan& plan) override;
+  detail::DeviceList describe(detail::StepPlan& plan) override;
+  void set_applied_steps(c10::TensorImpl* parameter, int64_t steps) override;
   void step_by_operators() override { torch::optim::Adam::step(); }
 };
 

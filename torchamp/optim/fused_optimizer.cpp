@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/clip_grad_norm.h"
+#include "torchamp/optim/device_step.h"
 #include "torchamp/optim/moments.h"
 #include "torchamp/optim/operator_step.h"
 #include "torchamp/optim/step_plan.h"
@@ -35,9 +37,15 @@ bool has_sparse(const torch::optim::Optimizer& optimizer) {
       optimizer, [](const at::Tensor& parameter) { return parameter.grad().is_sparse(); });
 }
 
-bool is_all_on_cpu(const torch::optim::Optimizer& optimizer) {
-  return !any_with_gradient(optimizer,
-                            [](const at::Tensor& parameter) { return !parameter.is_cpu(); });
+// The device of all parameters with a gradient, nothing when there are several.
+std::optional<at::Device> one_device(const torch::optim::Optimizer& optimizer) {
+  std::optional<at::Device> device;
+  const bool has_another = any_with_gradient(optimizer, [&](const at::Tensor& parameter) {
+    if (!device) device = parameter.device();
+    return parameter.device() != *device;
+  });
+  if (has_another) return std::nullopt;
+  return device.value_or(at::kCPU);
 }
 
 at::Tensor flag(bool value) {
@@ -121,7 +129,49 @@ void FusedOptimizer::claim_factors() {
 
 bool FusedOptimizer::can_step_scaled() const {
   // What is refused is refused by scaled_step(), before GradScaler has touched a gradient.
-  return is_all_on_cpu(optimizer()) && !(has_sparse(optimizer()) && takes_sparse());
+  return is_fused();
+}
+
+bool FusedOptimizer::is_fused() const {
+  if (has_sparse(optimizer()) && takes_sparse()) return false;
+  const std::optional<at::Device> device = one_device(optimizer());
+  return device && (device->is_cpu() || multi_tensor::has_cuda_step(*device));
+}
+
+bool FusedOptimizer::is_on_gpu() const {
+  const std::optional<at::Device> device = one_device(optimizer());
+  return device && multi_tensor::has_cuda_step(*device);
+}
+
+amp::ScaledStep::Result FusedOptimizer::step_on_gpu(detail::StepPlan& plan, const Scale* scale) {
+  const at::Device device = *one_device(optimizer());
+  if (!device_step_ || device_step_->device() != device) {
+    sync_state();
+    device_step_ = std::make_unique<detail::DeviceStep>(device);
+  }
+  device_step_->check_capture(plan, name());
+  detail::DeviceStep::Settings settings;
+  settings.measures = scale != nullptr || options_.max_grad_norm.has_value();
+  settings.checks = scale != nullptr;
+  settings.max_norm = options_.max_grad_norm;
+  if (scale != nullptr) {
+    settings.found_inf = scale->found_inf;
+    settings.inverse_scale = scale->inverse;
+    settings.is_scaled = [scale](const detail::PlanItem& item) {
+      return scale->unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0;
+    };
+  }
+  const multi_tensor::CudaStepResult done = device_step_->run(plan, describe(plan), settings);
+  if (settings.measures) last_grad_norm_ = done.norm;
+  // Whether the step was skipped is not known here: nothing has changed then but versions.
+  plan.finish(/*wrote_parameters=*/true, options_.consume_gradients);
+  return {done.found_inf, done.has_nan};
+}
+
+void FusedOptimizer::sync_state() {
+  if (!device_step_) return;
+  device_step_->read_counts(
+      [this](c10::TensorImpl* parameter, int64_t steps) { set_applied_steps(parameter, steps); });
 }
 
 void FusedOptimizer::refuse_sparse(const detail::StepPlan& plan) const {
@@ -161,6 +211,7 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
   detail::StepPlan plan(optimizer(), options_, name());
   refuse_sparse(plan);
   claim_factors();
+  if (is_on_gpu()) return step_on_gpu(plan, &scale);
   const double inverse = multi_tensor::host_value(scale.inverse);
   for (detail::PlanItem& item : plan.items()) {
     if (scale.unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0) {
@@ -197,7 +248,8 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
 
 void FusedOptimizer::plain_step() {
   const at::NoGradGuard no_grad;
-  if (!is_all_on_cpu(optimizer()) || (has_sparse(optimizer()) && takes_sparse())) {
+  if (!is_fused()) {
+    sync_state();
     claim_factors();
     if (options_.max_grad_norm) {
       last_grad_norm_ = clip_grad_norm_(claimed_, *options_.max_grad_norm);
@@ -213,6 +265,10 @@ void FusedOptimizer::plain_step() {
   claim_factors();
   detail::StepPlan plan(optimizer(), options_, name());
   refuse_sparse(plan);
+  if (is_on_gpu()) {
+    step_on_gpu(plan, nullptr);
+    return;
+  }
   if (options_.max_grad_norm) {
     note_norm(plan, multi_tensor::measure(plan.measured()).sum_of_squares);
     clip(plan);

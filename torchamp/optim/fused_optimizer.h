@@ -20,6 +20,8 @@ class Optimizer;
 namespace torchamp::optim {
 
 namespace detail {
+class DeviceStep;
+struct DeviceList;
 class StepPlan;
 struct MomentScales;
 }  // namespace detail
@@ -36,6 +38,8 @@ struct MomentScales;
 /// Layouts: any strides of parameter and gradient; sparse gradients in SGD without momentum and
 ///          weight decay.
 /// Devices: CPU, CUDA.
+///          On one GPU nothing waits for it; parameters on several devices, or on a GPU in a build
+///          without CUDA kernels, take LibTorch's own step.
 /// Numbers: the same for every number of threads and every kernel table.
 /// Errors:  c10::ValueError naming the parameter, before anything has changed.
 class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
@@ -61,6 +65,10 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   /// Case 44: never the parameter's 16 bits where a master is kept.
   at::Tensor loaded_moment(const at::Tensor& parameter, const at::Tensor& saved, int number,
                            bool is_positive);
+
+  /// Brings the counts of applied steps in the states up to date after steps on a GPU, which are
+  /// taken for applied until then; waits for the device. Saving and optimizer_state_dict() do it.
+  void sync_state();
 
   void claim_factors() override;
   bool can_step_scaled() const override;
@@ -88,6 +96,10 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   virtual const char* name() const = 0;
   /// Updates parameters and states of the plan's items; makes states that are not there yet.
   virtual void update(detail::StepPlan& plan) = 0;
+  /// The same plan for the kernels of a GPU; makes states that are not there yet.
+  virtual detail::DeviceList describe(detail::StepPlan& plan) = 0;
+  /// The count of applied steps in the state of `parameter` becomes `steps`.
+  virtual void set_applied_steps(c10::TensorImpl* parameter, int64_t steps) = 0;
   /// LibTorch's own step, for what the kernels do not take (sparse gradients, other devices).
   virtual void step_by_operators() = 0;
   /// Whether the optimizer takes sparse gradients as its groups are now.
@@ -102,10 +114,14 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   void release_factors() noexcept;
 
   void refuse_sparse(const detail::StepPlan& plan) const;
+  bool is_fused() const;
+  bool is_on_gpu() const;
+  Result step_on_gpu(detail::StepPlan& plan, const Scale* scale);
 
   FusedOptions options_;
   std::vector<at::Tensor> claimed_;
   std::unique_ptr<detail::MomentScales> scales_;
+  std::unique_ptr<detail::DeviceStep> device_step_;
   at::Tensor last_grad_norm_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include <ATen/ops/linalg_vector_norm.h>
@@ -12,6 +13,7 @@
 #include <torch/optim/serialize.h>
 
 #include "torchamp/optim/closure.h"
+#include "torchamp/optim/device_step.h"
 #include "torchamp/optim/moments.h"
 #include "torchamp/optim/step_plan.h"
 
@@ -86,11 +88,49 @@ void LAMB::add_param_group(const torch::optim::OptimizerParamGroup& group) {
 
 void LAMB::save(torch::serialize::OutputArchive& archive) const {
   refuse_archive();
+  const_cast<LAMB*>(this)->sync_state();
   torch::optim::serialize<AdamWParamState, LAMBOptions>(archive, *this);
 }
 
 void LAMB::load(torch::serialize::InputArchive& archive) {
   torch::optim::serialize<AdamWParamState, LAMBOptions>(archive, *this);
+}
+
+detail::DeviceList LAMB::describe(detail::StepPlan& plan) {
+  detail::DeviceList list;
+  list.method = kernels::cuda::Method::kLamb;
+  for (const auto& group : param_groups()) {
+    const auto& options = static_cast<const LAMBOptions&>(group.options());
+    kernels::cuda::Numbers numbers;
+    numbers.lr = options.lr();
+    std::tie(numbers.beta1, numbers.beta2) = options.betas();
+    numbers.eps = options.eps();
+    numbers.weight_decay = options.weight_decay();
+    numbers.seed = fused_options().seed;
+    list.groups.push_back(numbers);
+  }
+  for (const detail::PlanItem& item : plan.items()) {
+    auto& slot = state()[item.parameter.unsafeGetTensorImpl()];
+    if (!slot) slot = std::make_unique<AdamWParamState>();
+    auto& state = static_cast<AdamWParamState&>(*slot);
+    detail::MomentArrays moments(item, fused_options(), scales(), 0);
+    detail::DeviceItem described;
+    described.param = moments.parameter();
+    described.state[0] = moments.signed_moment(state.exp_avg(), 0);
+    described.state[1] = moments.positive_moment(state.exp_avg_sq(), 1);
+    described.moment = state.exp_avg();
+    described.applied_steps = state.step();
+    described.on_host = &state.step();
+    list.items.push_back(described);
+    detail::bump_version(state.exp_avg());
+    detail::bump_version(state.exp_avg_sq());
+  }
+  return list;
+}
+
+void LAMB::set_applied_steps(c10::TensorImpl* parameter, int64_t steps) {
+  const auto it = state().find(parameter);
+  if (it != state().end()) static_cast<AdamWParamState&>(*it->second).step(steps);
 }
 
 void LAMB::update(detail::StepPlan& plan) {

@@ -55,6 +55,8 @@ class TORCHAMP_API LAMB : public torch::optim::Optimizer, public FusedOptimizer 
   torch::optim::Optimizer& optimizer() override { return *this; }
   const char* name() const override { return "LAMB"; }
   void update(detail::StepPlan& plan) override;
+  detail::DeviceList describe(detail::StepPlan& plan) override;
+  void set_applied_steps(c10::TensorImpl* parameter, int64_t steps) override;
   void step_by_operators() override;
 };
 

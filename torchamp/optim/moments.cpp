@@ -78,6 +78,10 @@ void MomentArrays::adapt(at::Tensor& moment, at::Tensor& scale, bool is_positive
       ", came without their factors; a state from optimizer_state_dict() is accepted. "
       "Was it read from an archive (torch::load)?");
   if (was_8bit && is_8bit && has_order_of_values(moment, item_)) return;
+  TORCH_CHECK_VALUE(moment.is_cpu() || !(was_8bit || is_8bit), "[step] The 8-bit moments of ",
+                    item_.name(),
+                    ", lie in another order than the parameter; on a GPU an unchanged layout is "
+                    "accepted. Change it before the first step.");
   if (was_8bit) moment = decode_moment(moment, scale, is_positive);
   if (!is_8bit && moment.scalar_type() != dtype) moment = moment.to(dtype);
   moment = in_order_of(moment, item_);
@@ -94,7 +98,8 @@ kernels::Stream MomentArrays::moment_stream(at::Tensor& moment, int number, Stor
         at::zeros_like(item_.parameter, item_.parameter.options().dtype(dtype).requires_grad(false),
                        at::MemoryFormat::Preserve);
     if (dtype == at::kByte) {
-      scale = at::zeros({num_blocks(item_.count)}, at::TensorOptions().dtype(at::kFloat));
+      scale = at::zeros({num_blocks(item_.count)},
+                        at::TensorOptions().dtype(at::kFloat).device(item_.parameter.device()));
     }
   }
   adapt(moment, scale, is_positive);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torchamp/optim/closure.h"
+#include "torchamp/optim/device_step.h"
 #include "torchamp/optim/moments.h"
 #include "torchamp/optim/step_plan.h"
 
@@ -43,7 +44,47 @@ void SGD::add_param_group(const torch::optim::OptimizerParamGroup& group) {
 
 void SGD::save(torch::serialize::OutputArchive& archive) const {
   refuse_archive();
+  const_cast<SGD*>(this)->sync_state();
   torch::optim::SGD::save(archive);
+}
+
+detail::DeviceList SGD::describe(detail::StepPlan& plan) {
+  detail::DeviceList list;
+  list.method = kernels::cuda::Method::kSgd;
+  for (const auto& group : param_groups()) {
+    const auto& options = static_cast<const SGDOptions&>(group.options());
+    kernels::cuda::Numbers numbers;
+    numbers.lr = options.lr();
+    numbers.weight_decay = options.weight_decay();
+    numbers.momentum = options.momentum();
+    numbers.dampening = options.dampening();
+    numbers.nesterov = options.nesterov();
+    numbers.seed = fused_options().seed;
+    list.groups.push_back(numbers);
+  }
+  for (const detail::PlanItem& item : plan.items()) {
+    detail::MomentArrays moments(item, fused_options(), scales(), 0);
+    detail::DeviceItem described;
+    described.param = moments.parameter();
+    if (list.groups[item.group].momentum != 0.0) {
+      auto& slot = state()[item.parameter.unsafeGetTensorImpl()];
+      if (!slot) slot = std::make_unique<SGDParamState>();
+      auto& state = static_cast<SGDParamState&>(*slot);
+      // Zeros until the first step that is applied: the device knows which that is.
+      described.applied_steps = state.momentum_buffer().defined() ? 1 : 0;
+      described.state[0] = moments.signed_moment(state.momentum_buffer(), 0);
+      described.moment = state.momentum_buffer();
+      detail::bump_version(described.moment);
+    }
+    list.items.push_back(described);
+  }
+  return list;
+}
+
+void SGD::set_applied_steps(c10::TensorImpl* parameter, int64_t steps) {
+  const auto it = state().find(parameter);
+  if (it == state().end() || steps > 0) return;
+  static_cast<SGDParamState&>(*it->second).momentum_buffer(at::Tensor());  // no step so far
 }
 
 void SGD::update(detail::StepPlan& plan) {

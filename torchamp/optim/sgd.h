@@ -29,6 +29,7 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
                const FusedOptions& fused = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void save(torch::serialize::OutputArchive& archive) const override;
 
@@ -36,6 +37,8 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
   torch::optim::Optimizer& optimizer() override { return *this; }
   const char* name() const override { return "SGD"; }
   void update(detail::StepPlan& plan) override;
+  detail::DeviceList describe(detail::StepPlan& plan) override;
+  void set_applied_steps(c10::TensorImpl* parameter, int64_t steps) override;
   void step_by_operators() override { torch::optim::SGD::step(); }
   bool takes_sparse() const override;
 

@@ -395,6 +395,9 @@ void match_parameters(const StateDict& saved, const OptimizerParamGroup& group,
 
 StateDict optimizer_state_dict(const Optimizer& optimizer) {
   const Codec& codec = codec_of(optimizer, "optimizer_state_dict");
+  if (const auto* fused = dynamic_cast<const FusedOptimizer*>(&optimizer)) {
+    const_cast<FusedOptimizer*>(fused)->sync_state();  // counts of steps that live on a GPU
+  }
   const auto* fused = dynamic_cast<const FusedOptimizer*>(&optimizer);
   StateDict state;
   List groups;

@@ -12,6 +12,7 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include "torchamp/multi_tensor/cuda_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 
 namespace torchamp::optim::detail {
@@ -117,6 +118,12 @@ void place_gradient(PlanItem& item, const FusedOptions& options, const std::stri
   item.gradient_stream.data = item.gradient_values.data_ptr();
   item.gradient_stream.write_back = !options.consume_gradients;
   if (const auto factors = multi_tensor::pending_factors(item.gradient)) {
+    if (multi_tensor::has_cuda_step(item.parameter.device())) {  // stay where they are: reading
+                                                                 // them would wait for the device
+      item.factor = factors->factor;
+      item.second_factor = factors->second_factor;
+      return;
+    }
     if (factors->factor.defined())
       item.gradient_stream.factor = multi_tensor::host_value(factors->factor);
     if (factors->second_factor.defined()) {
@@ -204,7 +211,8 @@ void StepPlan::finish(bool wrote_parameters, bool consume_gradients) {
     if (consume_gradients) {
       item.parameter.mutable_grad().reset();
     } else if (!item.shares_gradient &&
-               (item.gradient_stream.factor != 1.0 || item.gradient_stream.second_factor != 1.0)) {
+               (item.gradient_stream.factor != 1.0 || item.gradient_stream.second_factor != 1.0 ||
+                item.has_factor)) {
       const at::Tensor gradient = real_values(item.gradient);
       if (at::has_internal_overlap(gradient) == at::MemOverlap::Yes) {  // expanded
         item.parameter.mutable_grad() = item.gradient.is_complex()

@@ -1,5 +1,5 @@
 #pragma once
-// StepPlan: the parameters of one fused step on CPU as kernels take them, and what is to be put
+// StepPlan: the parameters of one fused step as kernels take them, and what is to be put
 // back afterwards. Internal to the optimizers.
 
 #include <cstdint>
@@ -40,7 +40,10 @@ struct PlanItem {
   at::Tensor measured_values;
 
   kernels::Stream parameter_stream;
-  kernels::GradStream gradient_stream;  ///< of gradient_values
+  kernels::GradStream gradient_stream;  ///< of gradient_values; on a GPU without its factors
+  /// On a GPU: factors that were noted for the gradient, undefined where there are none.
+  at::Tensor factor, second_factor;
+  bool has_factor = false;  ///< on a GPU: whether the gradient was multiplied
   int64_t count = 0;
 
   /// "parameter 3 of group 0, shape [10, 4]"
