@@ -337,6 +337,9 @@ void resolve(TrainOptions& o) {
   const c10::Device device = parse_device(o.device);
   TrainOptions probe = o;
   check_name("precision", o.precision, {"fp32", "bf16", "fp16", "auto"});
+  if (o.validate_precision) {
+    check_name("validate-precision", *o.validate_precision, {"fp32", "bf16", "fp16", "auto"});
+  }
   if (probe.precision == "auto") probe.precision = o.master_weights ? "bf16" : "fp32";
   if (probe.validate_precision == "auto" || o.precision == "auto") probe.validate_precision.reset();
   trainer_config(probe).validate();

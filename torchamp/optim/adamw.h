@@ -33,7 +33,6 @@ class TORCHAMP_API AdamW : public torch::optim::AdamW, public FusedOptimizer {
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }
@@ -58,7 +57,6 @@ class TORCHAMP_API Adam : public torch::optim::Adam, public FusedOptimizer {
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }

@@ -31,7 +31,6 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
   at::Tensor step(LossClosure closure = nullptr) override;
   void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
-  void save(torch::serialize::OutputArchive& archive) const override;
 
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }
