@@ -49,7 +49,7 @@ struct Lane<float> {
 
   // join() and split() of 16 elements; `ties` are 16 bits.
   static void join16(const uint16_t* weight, const uint16_t* low, const uint8_t* ties, float* to) {
-    for (int half = 0; half < 2; ++half) {
+    for (int64_t half = 0; half < 2; ++half) {
       const __m256i low32 = widen(low + 8 * half);
       const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
       const __m256i tie =
@@ -62,7 +62,7 @@ struct Lane<float> {
     }
   }
   static void split16(const float* from, uint16_t* weight, uint16_t* low, uint8_t* ties) {
-    for (int half = 0; half < 2; ++half) {
+    for (int64_t half = 0; half < 2; ++half) {
       const __m256 x = _mm256_loadu_ps(from + 8 * half);
       const __m256i bits = _mm256_castps_si256(x);
       const __m256i nearest = nearest_bf16(x);
@@ -158,13 +158,13 @@ struct SquareSums {
   __m256d sums[4] = {_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(),
                      _mm256_setzero_pd()};
   void add16(const T* x) {
-    for (int i = 0; i < 4; ++i) {
+    for (int64_t i = 0; i < 4; ++i) {
       const __m256d four = four_doubles(x + 4 * i);
       sums[i] = _mm256_fmadd_pd(four, four, sums[i]);
     }
   }
   void get(double* to) const {
-    for (int i = 0; i < 4; ++i) _mm256_storeu_pd(to + 4 * i, sums[i]);
+    for (int64_t i = 0; i < 4; ++i) _mm256_storeu_pd(to + 4 * i, sums[i]);
   }
 };
 

@@ -5,6 +5,10 @@
 #include <string>
 #include <string_view>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace torchamp::kernels {
 
 extern const KernelTable scalar_table;
@@ -12,9 +16,16 @@ extern const KernelTable scalar_table;
 extern const KernelTable avx2_table;
 extern const KernelTable avx512_table;
 
+namespace {
+bool cpu_has_f16c() {  // clang 14 has no name for it
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+}  // namespace
+
 bool cpu_has_avx2() {
   return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 &&
-         __builtin_cpu_supports("f16c") != 0;
+         cpu_has_f16c();
 }
 
 bool cpu_has_avx512() {  // its file is compiled for FMA and F16C too
