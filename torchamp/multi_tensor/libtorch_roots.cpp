@@ -15,6 +15,7 @@
 // MKL's functions, which libtorch_cpu exports; null in a LibTorch without MKL.
 extern "C" {
 __attribute__((weak)) void vmsSqrt(int count, const float* x, float* root, int64_t mode);
+__attribute__((weak)) int MKL_Set_Num_Threads_Local(int num_threads);
 __attribute__((weak)) void vmdSqrt(int count, const double* x, double* root, int64_t mode);
 }
 
@@ -24,8 +25,30 @@ namespace {
 // High accuracy, subnormals kept, no error handling: as ATen calls them.
 constexpr int64_t kMklMode = 0x2 | 0x00140000 | 0x00000100;
 
-void mkl_roots(int64_t count, float* x) { vmsSqrt(static_cast<int>(count), x, x, kMklMode); }
-void mkl_roots(int64_t count, double* x) { vmdSqrt(static_cast<int>(count), x, x, kMklMode); }
+// Once at::set_num_threads() was called, MKL starts threads of its own even for one block inside of
+// a parallel region, which takes three times as long as the roots. While this lives, it does not.
+class OneMklThread {
+ public:
+  OneMklThread()
+      : before_(MKL_Set_Num_Threads_Local != nullptr ? MKL_Set_Num_Threads_Local(1) : 0) {}
+  ~OneMklThread() {
+    if (MKL_Set_Num_Threads_Local != nullptr) MKL_Set_Num_Threads_Local(before_);
+  }
+  OneMklThread(const OneMklThread&) = delete;
+  OneMklThread& operator=(const OneMklThread&) = delete;
+
+ private:
+  int before_;
+};
+
+void mkl_roots(int64_t count, float* x) {
+  const OneMklThread alone;
+  vmsSqrt(static_cast<int>(count), x, x, kMklMode);
+}
+void mkl_roots(int64_t count, double* x) {
+  const OneMklThread alone;
+  vmdSqrt(static_cast<int>(count), x, x, kMklMode);
+}
 
 template <typename T>
 constexpr at::ScalarType dtype_of() {
