@@ -10,6 +10,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "torchamp/amp/scaled_step.h"
+#include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::amp::detail {
@@ -61,8 +62,8 @@ std::vector<Gradient> gradients_of(const torch::optim::Optimizer& optimizer, con
       }
       Gradient gradient{parameter, parameter.grad(), {}, g, i, false, {}};
       const auto dtype = gradient.gradient.scalar_type();
-      gradient.takes_factors = (dtype == at::kHalf || dtype == at::kBFloat16) &&
-                               !gradient.gradient.is_sparse() && is_scaled_step;
+      gradient.takes_factors =
+          multi_tensor::is_16bit(dtype) && !gradient.gradient.is_sparse() && is_scaled_step;
       const bool is_half = dtype == at::kHalf || dtype == at::kComplexHalf;
       TORCH_CHECK_VALUE(!is_half || takes_half || gradient.takes_factors, "[", who,
                         "] Attempting to unscale FP16 gradients: the gradient of ", gradient.name(),

@@ -102,6 +102,11 @@ void for_each_range(const std::vector<int64_t>& counts,
   run(pieces, [&](size_t i) { visit(pieces[i].array, pieces[i].range); });
 }
 
+void set_factors(kernels::GradStream& stream, const PendingFactors& factors) {
+  if (factors.factor.defined()) stream.factor = host_value(factors.factor);
+  if (factors.second_factor.defined()) stream.second_factor = host_value(factors.second_factor);
+}
+
 size_t num_ranges(int64_t count) { return static_cast<size_t>((count + kRange - 1) / kRange); }
 size_t range_number(kernels::Range range) { return static_cast<size_t>(range.begin / kRange); }
 
@@ -126,17 +131,6 @@ void multiply(const std::vector<GradArray>& gradients) {
   for_each_range(counts_of(gradients), [&](size_t array, kernels::Range range) {
     table.multiply(gradients[array].stream, range);
   });
-}
-
-float clip_factor(float norm, double max_norm) {
-  // The reciprocal times max_norm, not a division: Python's `max_norm / tensor` computes that.
-  const float factor = 1.0F / (norm + static_cast<float>(1e-6)) * static_cast<float>(max_norm);
-  return factor > 1.0F ? 1.0F : factor;  // NaN stays
-}
-
-double clip_factor(double norm, double max_norm) {
-  const double factor = 1.0 / (norm + 1e-6) * max_norm;
-  return factor > 1.0 ? 1.0 : factor;
 }
 
 }  // namespace torchamp::multi_tensor

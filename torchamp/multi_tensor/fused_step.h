@@ -11,6 +11,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include "torchamp/kernels/cpu/table.h"
+#include "torchamp/multi_tensor/pending_factors.h"
 
 namespace torchamp::multi_tensor {
 
@@ -43,6 +44,9 @@ struct GradArray {
 void for_each_range(const std::vector<int64_t>& counts,
                     c10::function_ref<void(size_t array, kernels::Range range)> visit);
 
+/// Puts factors that wait for a gradient into its stream; reads them from their device.
+void set_factors(kernels::GradStream& stream, const PendingFactors& factors);
+
 /// How many ranges an array of `count` elements is cut into, and which one `range` is.
 size_t num_ranges(int64_t count);
 size_t range_number(kernels::Range range);
@@ -56,10 +60,5 @@ struct GradTotals {
 GradTotals measure(const std::vector<GradArray>& gradients);
 /// x <- x * factor * second_factor, in place.
 void multiply(const std::vector<GradArray>& gradients);
-
-/// The factor that brings `norm` to at most `max_norm`: min(1, max_norm / (norm + 1e-6)) with the
-/// roundings of torch.nn.utils.clip_grad_norm_ in float32.
-float clip_factor(float norm, double max_norm);
-double clip_factor(double norm, double max_norm);
 
 }  // namespace torchamp::multi_tensor

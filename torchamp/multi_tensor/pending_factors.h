@@ -11,6 +11,9 @@
 
 namespace torchamp::multi_tensor {
 
+/// The dtypes whose gradients factors wait for.
+inline bool is_16bit(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
+
 /// The true gradient is gradient * factor * second_factor, each product rounded to float32.
 /// Float32 tensors of one element, any device; undefined is 1.
 struct PendingFactors {

@@ -24,11 +24,9 @@ struct Gradient {
   multi_tensor::PendingFactors factors;
 
   bool takes_factors() const {
-    const auto dtype = gradient.scalar_type();
-    return (dtype == at::kHalf || dtype == at::kBFloat16) && !gradient.is_sparse() &&
+    return multi_tensor::is_16bit(gradient.scalar_type()) && !gradient.is_sparse() &&
            multi_tensor::applies_factors(parameter);
   }
-  bool has_factors() const { return factors.factor.defined() || factors.second_factor.defined(); }
 };
 
 std::vector<Gradient> gradients_of(const std::vector<at::Tensor>& parameters) {
@@ -69,12 +67,7 @@ kernels::GradStream stream_of(const at::Tensor& values, const Gradient& gradient
   kernels::GradStream stream;
   stream.storage = multi_tensor::storage_of(values, [] { return "[clip_grad_norm_] A gradient"; });
   stream.data = values.data_ptr();
-  if (gradient.factors.factor.defined()) {
-    stream.factor = multi_tensor::host_value(gradient.factors.factor);
-  }
-  if (gradient.factors.second_factor.defined()) {
-    stream.second_factor = multi_tensor::host_value(gradient.factors.second_factor);
-  }
+  multi_tensor::set_factors(stream, gradient.factors);
   return stream;
 }
 

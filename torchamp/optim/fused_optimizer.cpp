@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
 
+#include "torchamp/kernels/formula/clip.h"
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/clip_grad_norm.h"
@@ -55,15 +56,33 @@ at::Tensor flag(bool value) {
 }  // namespace
 
 FusedOptimizer::FusedOptimizer(FusedOptimizer&&) noexcept = default;
-FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&& other) noexcept {
+FusedOptimizer& FusedOptimizer::operator=(FusedOptimizer&&) noexcept = default;
+FusedOptimizer::~FusedOptimizer() = default;
+
+FusedOptimizer::Claims& FusedOptimizer::Claims::operator=(Claims&& other) noexcept {
   if (this != &other) {
-    release_factors();
-    options_ = other.options_;
-    last_grad_norm_ = std::move(other.last_grad_norm_);
-    claimed_ = std::exchange(other.claimed_, {});
-    scales_ = std::move(other.scales_);
+    release();
+    parameters_.swap(other.parameters_);
   }
   return *this;
+}
+
+void FusedOptimizer::Claims::release() noexcept {
+  for (const at::Tensor& parameter : parameters_) {
+    multi_tensor::set_applies_factors(parameter, false);
+  }
+  parameters_.clear();
+}
+
+void FusedOptimizer::Claims::claim(std::vector<at::Tensor> parameters) {
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+  if (std::equal(parameters.begin(), parameters.end(), parameters_.begin(), parameters_.end(),
+                 is_same)) {
+    return;
+  }
+  for (const at::Tensor& parameter : parameters) multi_tensor::set_applies_factors(parameter, true);
+  release();
+  parameters_ = std::move(parameters);
 }
 
 FusedOptimizer::FusedOptimizer(const FusedOptions& options)
@@ -76,15 +95,6 @@ void FusedOptimizer::set_max_grad_norm(std::optional<double> max_grad_norm) {
                     "[set_max_grad_norm] max_grad_norm is ", max_grad_norm.value_or(0.0),
                     "; a number >= 0 is accepted, or nothing.");
   options_.max_grad_norm = max_grad_norm;
-}
-
-FusedOptimizer::~FusedOptimizer() { release_factors(); }
-
-void FusedOptimizer::release_factors() noexcept {
-  for (const at::Tensor& parameter : claimed_) {
-    multi_tensor::set_applies_factors(parameter, false);
-  }
-  claimed_.clear();
 }
 
 void FusedOptimizer::refuse_archive() const {
@@ -118,18 +128,16 @@ void FusedOptimizer::claim_factors() {
       parameters.push_back(parameter);
     }
   }
-  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
-  if (std::equal(parameters.begin(), parameters.end(), claimed_.begin(), claimed_.end(), is_same)) {
-    return;
-  }
-  for (const at::Tensor& parameter : parameters) multi_tensor::set_applies_factors(parameter, true);
-  release_factors();
-  claimed_ = std::move(parameters);
+  claims_.claim(std::move(parameters));
 }
 
 bool FusedOptimizer::can_step_scaled() const {
   // What is refused is refused by scaled_step(), before GradScaler has touched a gradient.
   return is_fused();
+}
+
+bool FusedOptimizer::holds_scale(const Scale& scale, const detail::PlanItem& item) {
+  return scale.unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0;
 }
 
 bool FusedOptimizer::is_fused() const {
@@ -158,7 +166,7 @@ amp::ScaledStep::Result FusedOptimizer::step_on_gpu(detail::StepPlan& plan, cons
     settings.found_inf = scale->found_inf;
     settings.inverse_scale = scale->inverse;
     settings.is_scaled = [scale](const detail::PlanItem& item) {
-      return scale->unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0;
+      return holds_scale(*scale, item);
     };
   }
   const multi_tensor::CudaStepResult done = device_step_->run(plan, describe(plan), settings);
@@ -193,11 +201,10 @@ void FusedOptimizer::note_norm(const detail::StepPlan& plan, double sum_of_squar
 void FusedOptimizer::clip(detail::StepPlan& plan) const {
   if (!options_.max_grad_norm) return;
   const bool has_double = last_grad_norm_.scalar_type() == at::kDouble;
-  const double factor = has_double
-                            ? multi_tensor::clip_factor(*last_grad_norm_.const_data_ptr<double>(),
-                                                        *options_.max_grad_norm)
-                            : multi_tensor::clip_factor(*last_grad_norm_.const_data_ptr<float>(),
-                                                        *options_.max_grad_norm);
+  const double factor =
+      has_double
+          ? kernels::clip_factor(*last_grad_norm_.const_data_ptr<double>(), *options_.max_grad_norm)
+          : kernels::clip_factor(*last_grad_norm_.const_data_ptr<float>(), *options_.max_grad_norm);
   for (detail::PlanItem& item : plan.items()) {
     double& second = item.gradient_stream.second_factor;
     second = item.gradient_stream.storage == kernels::Storage::kF64
@@ -214,7 +221,7 @@ amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
   if (is_on_gpu()) return step_on_gpu(plan, &scale);
   const double inverse = multi_tensor::host_value(scale.inverse);
   for (detail::PlanItem& item : plan.items()) {
-    if (scale.unscaled.count(detail::real_values(item.gradient).const_data_ptr()) == 0) {
+    if (holds_scale(scale, item)) {
       item.gradient_stream.factor = inverse;
       item.gradient_stream.second_factor = 1.0;  // of an iteration that was left without a step
     }
@@ -252,13 +259,13 @@ void FusedOptimizer::plain_step() {
     sync_state();
     claim_factors();
     if (options_.max_grad_norm) {
-      last_grad_norm_ = clip_grad_norm_(claimed_, *options_.max_grad_norm);
+      last_grad_norm_ = clip_grad_norm_(claims_.parameters(), *options_.max_grad_norm);
     }
     detail::OperatorStep step(optimizer(), options_);
     step_by_operators();
     step.finish();
     if (options_.consume_gradients) {
-      for (const at::Tensor& parameter : claimed_) parameter.mutable_grad().reset();
+      for (const at::Tensor& parameter : claims_.parameters()) parameter.mutable_grad().reset();
     }
     return;
   }

@@ -22,6 +22,7 @@ namespace torchamp::optim {
 namespace detail {
 class DeviceStep;
 struct DeviceList;
+struct PlanItem;
 class StepPlan;
 struct MomentScales;
 }  // namespace detail
@@ -111,15 +112,30 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   }
   void note_norm(const detail::StepPlan& plan, double sum_of_squares);
   void clip(detail::StepPlan& plan) const;
-  void release_factors() noexcept;
-
   void refuse_sparse(const detail::StepPlan& plan) const;
+  static bool holds_scale(const Scale& scale, const detail::PlanItem& item);
   bool is_fused() const;
   bool is_on_gpu() const;
   Result step_on_gpu(detail::StepPlan& plan, const Scale* scale);
 
+  // Parameters whose factors this optimizer applies, until it is gone.
+  class Claims {
+   public:
+    Claims() = default;
+    ~Claims() { release(); }
+    Claims(Claims&&) noexcept = default;
+    Claims& operator=(Claims&& other) noexcept;
+
+    void claim(std::vector<at::Tensor> parameters);
+    const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+   private:
+    void release() noexcept;
+    std::vector<at::Tensor> parameters_;
+  };
+
   FusedOptions options_;
-  std::vector<at::Tensor> claimed_;
+  Claims claims_;
   std::unique_ptr<detail::MomentScales> scales_;
   std::unique_ptr<detail::DeviceStep> device_step_;
   at::Tensor last_grad_norm_;

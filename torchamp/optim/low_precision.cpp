@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "torchamp/base/near_names.h"
+#include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/cast_parameters.h"
 #include "torchamp/optim/master_weights.h"
 
@@ -80,14 +81,12 @@ class Candidates {
   std::unordered_map<const c10::TensorImpl*, size_t> places_;
 };
 
-bool is_16bit(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
-
 // Whether the parameter is to be changed; throws where it cannot be.
 bool is_to_convert(const Candidate& candidate, at::ScalarType dtype) {
   if (candidate.is_kept || !(candidate.is_cast || candidate.is_named)) return false;
   const at::Tensor& parameter = candidate.parameter;
   const at::ScalarType now = parameter.scalar_type();
-  if (now != at::kFloat && !is_16bit(now)) {
+  if (now != at::kFloat && !multi_tensor::is_16bit(now)) {
     TORCH_CHECK_VALUE(!candidate.is_named, "[to_low_precision] '", candidate.names.front(),
                       "' in also is ", now, "; Float, BFloat16 and Half are accepted.");
     return false;
@@ -120,7 +119,7 @@ void convert(const at::Tensor& parameter, at::ScalarType dtype) {
 
 std::vector<std::string> to_low_precision(torch::nn::Module& module, at::ScalarType dtype,
                                           const LowPrecisionOptions& options) {
-  TORCH_CHECK_VALUE(is_16bit(dtype), "[to_low_precision] The dtype ", dtype,
+  TORCH_CHECK_VALUE(multi_tensor::is_16bit(dtype), "[to_low_precision] The dtype ", dtype,
                     " came; BFloat16 and Half are accepted.");
   // 1. Check all.
   Candidates candidates(module);
@@ -165,7 +164,7 @@ at::Tensor full_precision(const at::Tensor& parameter) {
                     "[full_precision] An undefined tensor came; a parameter is accepted.");
   if (const auto master = detail::find_master(parameter)) return master->to_float(parameter);
   const at::Tensor value = parameter.detach();
-  return is_16bit(value.scalar_type()) ? value.to(at::kFloat) : value;
+  return multi_tensor::is_16bit(value.scalar_type()) ? value.to(at::kFloat) : value;
 }
 
 void set_full_precision(const at::Tensor& parameter, const at::Tensor& values) {

@@ -11,10 +11,6 @@
 namespace torchamp::optim {
 namespace {
 
-bool is_16bit(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-}
-
 // The lock under which AccumulateGrad reads and writes `.grad`.
 struct NodeMutex : torch::autograd::Node {
   static std::mutex& of(torch::autograd::Node& node) { return node.*(&NodeMutex::mutex_); }
@@ -25,7 +21,7 @@ struct NodeMutex : torch::autograd::Node {
 at::Tensor main_grad(const at::Tensor& parameter) {
   at::Tensor gradient = parameter.grad();
   if (!gradient.defined()) return gradient;
-  if (is_16bit(gradient)) gradient = gradient.to(at::kFloat);
+  if (multi_tensor::is_16bit(gradient.scalar_type())) gradient = gradient.to(at::kFloat);
   if (const auto pending = multi_tensor::pending_factors(parameter.grad())) {
     for (const at::Tensor& factor : {pending->factor, pending->second_factor}) {
       if (factor.defined()) gradient = gradient * factor.reshape(at::IntArrayRef());
@@ -42,7 +38,7 @@ void widen_gradient(const at::Tensor& parameter) {
   std::unique_lock<std::mutex> lock;
   if (accumulator) lock = std::unique_lock(NodeMutex::of(*accumulator));
   at::Tensor& gradient = parameter.mutable_grad();
-  if (!gradient.defined() || !is_16bit(gradient)) return;
+  if (!gradient.defined() || !multi_tensor::is_16bit(gradient.scalar_type())) return;
   const at::Tensor wide = gradient.to(at::kFloat);
   if (const auto pending = multi_tensor::pending_factors(gradient)) {
     multi_tensor::set_pending_factors(gradient, {});

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "torchamp/kernels/cpu/table.h"
+#include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/main_grad.h"
 #include "torchamp/optim/split_tensor.h"
 
@@ -47,8 +48,8 @@ void check_can_have_master(const at::Tensor& parameter) {
   TORCH_CHECK_VALUE(parameter.defined(),
                     "[master weight] An undefined tensor came; a parameter is accepted.");
   TORCH_CHECK_VALUE(
-      parameter.scalar_type() == at::kBFloat16 || parameter.scalar_type() == at::kHalf,
-      "[master weight] A parameter of dtype ", parameter.scalar_type(),
+      multi_tensor::is_16bit(parameter.scalar_type()), "[master weight] A parameter of dtype ",
+      parameter.scalar_type(),
       " came; BFloat16 and Half are accepted. Was the module given another dtype after "
       "to_low_precision()?");
   TORCH_CHECK_VALUE(parameter.layout() == at::kStrided && parameter.is_non_overlapping_and_dense(),

@@ -19,6 +19,15 @@ bool is_double(const at::Tensor& parameter) {
 // Streams of one parameter in one step: moments 0 to 2, and the parameter itself.
 constexpr uint64_t kParameterStream = 3;
 
+kernels::Stream stream_of_codes(const at::Tensor& codes, const at::Tensor& scale,
+                                bool is_positive) {
+  kernels::Stream stream;
+  stream.storage = is_positive ? Storage::kBlock8Unsigned : Storage::kBlock8Signed;
+  stream.data = codes.data_ptr();
+  stream.rest = scale.data_ptr();
+  return stream;
+}
+
 int64_t num_blocks(int64_t count) { return (count + kernels::kBlock8 - 1) / kernels::kBlock8; }
 
 }  // namespace
@@ -121,10 +130,7 @@ kernels::Stream MomentArrays::moment_stream(at::Tensor& moment, int number, Stor
 
 at::Tensor decode_moment(const at::Tensor& codes, const at::Tensor& scale, bool is_positive) {
   at::Tensor values = at::empty_like(codes, codes.options().dtype(at::kFloat));
-  kernels::Stream stream;
-  stream.storage = is_positive ? Storage::kBlock8Unsigned : Storage::kBlock8Signed;
-  stream.data = codes.data_ptr();
-  stream.rest = scale.data_ptr();
+  const kernels::Stream stream = stream_of_codes(codes, scale, is_positive);
   multi_tensor::cpu_kernels().read(stream, {0, codes.numel()}, values.data_ptr<float>());
   return values;
 }
@@ -135,10 +141,7 @@ at::Tensor encode_moment(const at::Tensor& values, bool is_positive, uint64_t se
   if (!source.is_non_overlapping_and_dense()) source = source.contiguous();
   at::Tensor codes = at::empty_like(source, source.options().dtype(at::kByte));
   scale = at::zeros({num_blocks(codes.numel())}, at::TensorOptions().dtype(at::kFloat));
-  kernels::Stream stream;
-  stream.storage = is_positive ? Storage::kBlock8Unsigned : Storage::kBlock8Signed;
-  stream.data = codes.data_ptr();
-  stream.rest = scale.data_ptr();
+  kernels::Stream stream = stream_of_codes(codes, scale, is_positive);
   stream.key = kernels::mix64(seed);
   multi_tensor::cpu_kernels().write(stream, {0, codes.numel()}, source.const_data_ptr<float>());
   return codes;

@@ -10,13 +10,7 @@
 #include "torchamp/optim/main_grad.h"
 
 namespace torchamp::optim::detail {
-namespace {
-
-bool is_16bit(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 // Delegates, so that the destructor puts back what was changed when something throws.
 OperatorStep::OperatorStep(const torch::optim::Optimizer& optimizer, const FusedOptions& options)
@@ -31,10 +25,12 @@ OperatorStep::OperatorStep(const torch::optim::Optimizer& optimizer, const Fused
         continue;
       }
       Changed changed{parameter, {}, {}, nullptr};
-      if (is_16bit(parameter.grad()) || multi_tensor::pending_factors(parameter.grad())) {
+      if (multi_tensor::is_16bit(parameter.grad().scalar_type()) ||
+          multi_tensor::pending_factors(parameter.grad())) {
         changed.gradient = parameter.grad();
       }
-      if (is_16bit(parameter) && keeps_masters) changed.master = master_of(parameter);
+      if (multi_tensor::is_16bit(parameter.scalar_type()) && keeps_masters)
+        changed.master = master_of(parameter);
       if (!changed.gradient.defined() && changed.master == nullptr) continue;
       const at::Tensor exact = changed.gradient.defined() ? main_grad(parameter) : at::Tensor();
       changed_.push_back(changed);

@@ -147,27 +147,6 @@ struct Codec {
                                                           const Place& place) const = 0;
 };
 
-template <typename State>
-StateDict adam_state(const State& state, const ChangeMoment& saved) {
-  StateDict dict;
-  dict.set("step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat));
-  dict.set("exp_avg", saved(state.exp_avg(), 0, false));
-  dict.set("exp_avg_sq", saved(state.exp_avg_sq(), 1, true));
-  if (state.max_exp_avg_sq().defined()) {
-    dict.set("max_exp_avg_sq", saved(state.max_exp_avg_sq(), 2, true));
-  }
-  return dict;
-}
-
-template <typename State>
-void change_adam_moments(State& state, const ChangeMoment& change) {
-  state.exp_avg(change(state.exp_avg(), 0, false));
-  state.exp_avg_sq(change(state.exp_avg_sq(), 1, true));
-  if (state.max_exp_avg_sq().defined()) {
-    state.max_exp_avg_sq(change(state.max_exp_avg_sq(), 2, true));
-  }
-}
-
 std::tuple<double, double> read_betas(const StateDict& dict, std::tuple<double, double> present,
                                       const Place& place) {
   const Value* betas = place.find(dict, "betas");
@@ -182,9 +161,52 @@ std::tuple<double, double> read_betas(const StateDict& dict, std::tuple<double, 
           items[1].to_double(place.name("betas") + "[1]")};
 }
 
+// The states of Adam, AdamW and LAMB.
+template <typename State>
+struct MomentsCodec : Codec {
+  // Whether the options ask for the largest second moments, too.
+  virtual bool has_largest(const OptimizerOptions& /*options*/) const { return false; }
+
+  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
+    const auto& state = static_cast<const State&>(base);
+    StateDict dict;
+    dict.set("step", at::scalar_tensor(static_cast<double>(state.step()), at::kFloat));
+    dict.set("exp_avg", saved(state.exp_avg(), 0, false));
+    dict.set("exp_avg_sq", saved(state.exp_avg_sq(), 1, true));
+    if (state.max_exp_avg_sq().defined()) {
+      dict.set("max_exp_avg_sq", saved(state.max_exp_avg_sq(), 2, true));
+    }
+    return dict;
+  }
+
+  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
+    auto& state = static_cast<State&>(base);
+    state.exp_avg(change(state.exp_avg(), 0, false));
+    state.exp_avg_sq(change(state.exp_avg_sq(), 1, true));
+    if (state.max_exp_avg_sq().defined()) {
+      state.max_exp_avg_sq(change(state.max_exp_avg_sq(), 2, true));
+    }
+  }
+
+  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
+                                                  const at::Tensor& parameter,
+                                                  const OptimizerOptions& options,
+                                                  const Place& place) const override {
+    if (dict.empty()) return nullptr;
+    auto state = std::make_unique<State>();
+    state->step(read_step(dict, place));
+    state->exp_avg(read_tensor(dict, "exp_avg", parameter, place));
+    state->exp_avg_sq(read_tensor(dict, "exp_avg_sq", parameter, place));
+    if (has_largest(options)) {
+      state->max_exp_avg_sq(read_tensor(dict, "max_exp_avg_sq", parameter, place));
+    }
+    return state;
+  }
+};
+
 // Adam and AdamW differ in one key.
 template <typename Options, typename State>
-struct AdamCodec final : Codec {
+struct AdamCodec final : MomentsCodec<State> {
   static constexpr bool kIsDecoupled = std::is_same_v<Options, torch::optim::AdamWOptions>;
 
   const char* name() const override { return kIsDecoupled ? "AdamW" : "Adam"; }
@@ -216,27 +238,8 @@ struct AdamCodec final : Codec {
     return options;
   }
 
-  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
-    return adam_state(static_cast<const State&>(base), saved);
-  }
-
-  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
-    change_adam_moments(static_cast<State&>(base), change);
-  }
-
-  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
-                                                  const at::Tensor& parameter,
-                                                  const OptimizerOptions& options,
-                                                  const Place& place) const override {
-    auto state = std::make_unique<State>();
-    if (dict.empty()) return nullptr;
-    state->step(read_step(dict, place));
-    state->exp_avg(read_tensor(dict, "exp_avg", parameter, place));
-    state->exp_avg_sq(read_tensor(dict, "exp_avg_sq", parameter, place));
-    if (static_cast<const Options&>(options).amsgrad()) {
-      state->max_exp_avg_sq(read_tensor(dict, "max_exp_avg_sq", parameter, place));
-    }
-    return state;
+  bool has_largest(const OptimizerOptions& options) const override {
+    return static_cast<const Options&>(options).amsgrad();
   }
 };
 
@@ -296,9 +299,8 @@ struct SgdCodec final : Codec {
 };
 
 // LAMB has no optimizer in Python's torch; the keys are those of Adam.
-struct LambCodec final : Codec {
+struct LambCodec final : MomentsCodec<torch::optim::AdamWParamState> {
   using Options = LAMBOptions;
-  using State = torch::optim::AdamWParamState;
 
   const char* name() const override { return "LAMB"; }
 
@@ -320,26 +322,6 @@ struct LambCodec final : Codec {
     read_into(options->eps(), dict, "eps", place);
     options->betas(read_betas(dict, options->betas(), place));
     return options;
-  }
-
-  StateDict state(const OptimizerParamState& base, const ChangeMoment& saved) const override {
-    return adam_state(static_cast<const State&>(base), saved);
-  }
-
-  void change_moments(OptimizerParamState& base, const ChangeMoment& change) const override {
-    change_adam_moments(static_cast<State&>(base), change);
-  }
-
-  std::unique_ptr<OptimizerParamState> read_state(const StateDict& dict,
-                                                  const at::Tensor& parameter,
-                                                  const OptimizerOptions& /*options*/,
-                                                  const Place& place) const override {
-    if (dict.empty()) return nullptr;
-    auto state = std::make_unique<State>();
-    state->step(read_step(dict, place));
-    state->exp_avg(read_tensor(dict, "exp_avg", parameter, place));
-    state->exp_avg_sq(read_tensor(dict, "exp_avg_sq", parameter, place));
-    return state;
   }
 };
 

@@ -20,8 +20,6 @@ namespace {
 
 using kernels::Storage;
 
-bool is_16bit(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
-
 bool has_order_of(const at::Tensor& tensor, const at::Tensor& other) {
   for (int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) > 1 && tensor.stride(d) != other.stride(d)) return false;
@@ -76,7 +74,7 @@ void check_parameter(const PlanItem& item, const FusedOptions& options, const st
                         options.low_precision_weights != LowPrecisionWeights::kStochastic,
                     who, " ", item.name(),
                     ", is Half; LowPrecisionWeights::kStochastic takes BFloat16, use kMaster.");
-  TORCH_CHECK_VALUE(!is_16bit(parameter.scalar_type()) ||
+  TORCH_CHECK_VALUE(!multi_tensor::is_16bit(parameter.scalar_type()) ||
                         options.low_precision_weights != LowPrecisionWeights::kMaster ||
                         parameter.is_non_overlapping_and_dense(),
                     who, " ", item.name(),
@@ -90,7 +88,7 @@ void place_parameter(PlanItem& item, const FusedOptions& options, const std::str
   item.parameter_values = dense(real_values(item.parameter));
   item.count = item.parameter_values.numel();
   item.parameter_stream.storage = multi_tensor::storage_of(item.parameter_values, name);
-  if (is_16bit(item.parameter.scalar_type())) {
+  if (multi_tensor::is_16bit(item.parameter.scalar_type())) {
     if (options.low_precision_weights == LowPrecisionWeights::kStochastic) {
       item.parameter_stream.storage = Storage::kBf16Stochastic;
     } else if (options.low_precision_weights == LowPrecisionWeights::kMaster) {
@@ -124,11 +122,7 @@ void place_gradient(PlanItem& item, const FusedOptions& options, const std::stri
       item.second_factor = factors->second_factor;
       return;
     }
-    if (factors->factor.defined())
-      item.gradient_stream.factor = multi_tensor::host_value(factors->factor);
-    if (factors->second_factor.defined()) {
-      item.gradient_stream.second_factor = multi_tensor::host_value(factors->second_factor);
-    }
+    multi_tensor::set_factors(item.gradient_stream, *factors);
   }
 }
 
