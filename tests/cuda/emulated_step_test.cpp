@@ -7,6 +7,7 @@
 #include "cuda/device_under_test.h"
 #include "cuda/emulated/step_kernels.h"
 #include "torchamp/multi_tensor/cuda_step.h"
+#include "torchamp/optim/master_weights.h"
 #include "torchamp/torchamp.h"
 
 namespace torchamp {
@@ -35,6 +36,7 @@ class EmulatedStep : public ::testing::Test {
 };
 
 TEST_F(EmulatedStep, APlainStepIsTwoLaunchesAndOneThatMeasuresThree) {
+  EXPECT_EQ(launches_of_step(), 3);  // the first table is a launch, too
   EXPECT_EQ(launches_of_step(), 2);
   optimizer_->set_max_grad_norm(1.0);
   EXPECT_EQ(launches_of_step(), 3);
@@ -63,6 +65,91 @@ TEST_F(EmulatedStep, AFirstStepIsRefusedWhileAGraphIsCaptured) {
   }
   EXPECT_TRUE(optimizer_->state().empty());
   EXPECT_TRUE(at::equal(parameter_, torch::ones({100})));
+}
+
+TEST_F(EmulatedStep, AStateLoadedSinceTheLastStepIsRefusedWhileAGraphIsCaptured) {
+  optimizer_->step();
+  auto& state = static_cast<torch::optim::AdamWParamState&>(
+      *optimizer_->state().at(parameter_.unsafeGetTensorImpl()));
+  state.step(7);
+  const at::Tensor before = parameter_.detach().clone();
+  device_under_test::set_capturing(true);
+  EXPECT_THROW(optimizer_->step(), c10::Error);
+  EXPECT_TRUE(at::equal(before, parameter_));
+  device_under_test::set_capturing(false);
+  optimizer_->step();
+  optimizer_->sync_state();
+  EXPECT_EQ(state.step(), 8);
+  device_under_test::set_capturing(true);
+  optimizer_->step();
+}
+
+TEST_F(EmulatedStep, AMasterThatAStepWouldMakeIsRefusedWhileAGraphIsCaptured) {
+  at::Tensor weight = torch::full({20}, 0.5, at::kBFloat16).requires_grad_();
+  weight.mutable_grad() = torch::ones_like(weight);
+  optim::AdamW optimizer({weight}, optim::AdamWOptions(1e-4));
+  const auto refusal = [&]() -> std::string {
+    device_under_test::set_capturing(true);
+    std::string words;
+    try {
+      optimizer.step();
+    } catch (const c10::Error& error) {
+      words = error.what();
+    }
+    device_under_test::set_capturing(false);
+    return words;
+  };
+  EXPECT_NE(refusal().find("has made no step yet"), std::string::npos);
+  EXPECT_EQ(optim::detail::find_master(weight), nullptr);
+  optimizer.step();
+  EXPECT_EQ(refusal(), "");
+  {
+    const torch::NoGradGuard no_grad;
+    weight.add_(0.25);
+  }
+  const auto master = optim::detail::find_master(weight);
+  EXPECT_NE(refusal().find("was written since its last step"), std::string::npos);
+  EXPECT_FALSE(master->is_of(weight));  // nothing was dropped or made
+}
+
+TEST_F(EmulatedStep, AFailedLaunchIsAnErrorInWordsAndLeavesNoneBehind) {
+  optimizer_->step();
+  for (int64_t launch = 1; launch <= 2; ++launch) {
+    emulated::num_launches = 0;
+    emulated::failing_launch = launch;
+    try {
+      optimizer_->step();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const c10::Error& error) {
+      EXPECT_NE(std::string(error.what()).find("on the GPU failed: invalid argument"),
+                std::string::npos)
+          << error.what();
+    }
+    emulated::failing_launch = -1;
+    EXPECT_FALSE(emulated::has_error());  // LibTorch's next launch would find it
+  }
+}
+
+// unscale_() and a clip note factors of a 16-bit gradient; update() without a step; the next
+// backward pass adds to it. What it holds then is scaled, and no clip of before belongs to it.
+TEST_F(EmulatedStep, AClipOfAnIterationLeftWithoutAStepIsForgottenAsOnTheCpu) {
+  at::Tensor results[2];
+  for (const bool cuda : {false, true}) {
+    device_under_test::take_kernels(cuda);
+    at::Tensor weight = torch::ones({20}, at::kBFloat16).requires_grad_();
+    optim::SGD optimizer({weight}, optim::SGDOptions(0.125));
+    amp::GradScaler scaler({.init_scale = 4});
+    scaler.scale(weight.sum()).backward();
+    scaler.unscale_(optimizer);
+    clip_grad_norm_({weight}, 0.5);
+    scaler.update();
+    scaler.scale(weight.sum()).backward();
+    scaler.step(optimizer);
+    results[cuda ? 1 : 0] = weight.detach().clone();
+  }
+  // Two gradients of 1, scaled by 4 and added: 1 - 0.125 * 2.
+  EXPECT_TRUE(at::equal(results[0], torch::full({20}, 0.75, at::kBFloat16))) << results[0][0];
+  EXPECT_TRUE(at::equal(results[0], results[1])) << results[1][0];
 }
 
 TEST_F(EmulatedStep, MoreParametersThanBeforeAreTakenUp) {

@@ -41,7 +41,8 @@ struct Launch {
   std::vector<uint32_t> flags;
   cuda::Tables tables;
   cuda::Decision decision;
-  float found_inf = -1.0F, norm = -1.0F, clip = -1.0F, incoming = 0.0F;
+  float found_inf = -1.0F, norm = -1.0F, incoming = 0.0F;
+  double clip = -1.0, double_norm = -1.0;
   bool has_nan = false;
 
   Launch(std::vector<Parameter>& parameters, cuda::Numbers numbers) : groups{numbers} {
@@ -84,6 +85,7 @@ struct Launch {
     decision.incoming_found_inf = &incoming;
     decision.found_inf = &found_inf;
     decision.norm = &norm;
+    decision.double_norm = &double_norm;
     decision.clip = &clip;
     decision.has_nan = &has_nan;
   }
@@ -392,7 +394,7 @@ TEST(CudaKernels, ManyParametersOfManyKindsGoThroughOneLaunch) {
   EXPECT_LT(launch.clip, 0.2F);
   EXPECT_EQ(launch.found_inf, 0.0F);
   for (size_t i = 0; i < expected.size(); ++i) {
-    adam_on_cpu(expected[i], numbers, launch.clip);
+    adam_on_cpu(expected[i], numbers, static_cast<float>(launch.clip));
     expect_same(expected[i], actual[i], "parameter " + std::to_string(i));
     EXPECT_EQ(expected[i].steps, actual[i].steps);
   }

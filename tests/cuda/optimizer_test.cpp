@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <sstream>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -113,8 +114,12 @@ void expect_same(const at::Tensor& expected, const at::Tensor& actual, bool exac
   const at::Tensor a = expected.detach().cpu(), b = actual.detach().cpu();
   ASSERT_EQ(a.sizes(), b.sizes()) << what;
   ASSERT_EQ(a.scalar_type(), b.scalar_type()) << what;
-  // Two float32 roundings of a step length of 0.01.
-  const bool same = exact ? at::equal(a, b) : at::allclose(a, b, 1e-5, 1e-6);
+  // float32: two roundings of a step length of 0.01. float64: the last bits of beta^t and of norms
+  // over 12300 elements, 12300 * 2^-53 at most, in six steps.
+  const bool is_double = c10::toRealValueType(a.scalar_type()) == at::kDouble;
+  const bool same = exact       ? at::equal(a, b)
+                    : is_double ? at::allclose(a, b, 1e-11, 1e-12)
+                                : at::allclose(a, b, 1e-5, 1e-6);
   EXPECT_TRUE(same) << what << ": " << (a != b).sum().item<int64_t>() << " of " << a.numel()
                     << " differ, at most by " << (a - b).abs().max().item<double>();
 }
@@ -213,14 +218,139 @@ TEST_F(CudaOptimizer, StepsAreThoseOfTheCpu) {
 
 TEST_F(CudaOptimizer, ClippingInsideTheStepIsThatOfTheCpu) {
   for (const Kind& kind : kinds()) {
+    for (const auto& dtypes : kDtypes) {
+      optim::FusedOptions fused = ieee();
+      fused.max_grad_norm = 1.0;
+      const bool exact = kind.is_exact && dtypes.size() == 1 && dtypes[0] == at::kFloat;
+      const auto expected = train(kind, false, Use::kScaler, dtypes, fused);
+      const auto actual = train(kind, true, Use::kScaler, dtypes, fused);
+      expect_same(*expected, *actual, exact, kind.name);
+      auto& cpu = dynamic_cast<optim::FusedOptimizer&>(*expected);
+      auto& gpu = dynamic_cast<optim::FusedOptimizer&>(*actual);
+      expect_same(cpu.last_grad_norm(), gpu.last_grad_norm(), true, kind.name);
+    }
+  }
+}
+
+// With these betas every beta^t is a double, so that nothing depends on how it was computed.
+std::vector<Kind> kinds_with_exact_powers() {
+  using optim::FusedOptions;
+  const std::tuple<double, double> betas(0.5, 0.75);
+  return {{"AdamW",
+           [=](const Parameters& p, const FusedOptions& fused) {
+             return std::make_unique<optim::AdamW>(
+                 p, optim::AdamWOptions(0.1).weight_decay(0.02).betas(betas), fused);
+           }},
+          {"AdamW amsgrad",
+           [=](const Parameters& p, const FusedOptions& fused) {
+             return std::make_unique<optim::AdamW>(
+                 p, optim::AdamWOptions(0.1).amsgrad(true).betas(betas), fused);
+           }},
+          {"Adam",
+           [=](const Parameters& p, const FusedOptions& fused) {
+             return std::make_unique<optim::Adam>(
+                 p, optim::AdamOptions(0.1).weight_decay(0.1).betas(betas), fused);
+           }},
+          {"SGD momentum", [](const Parameters& p, const FusedOptions& fused) {
+             return std::make_unique<optim::SGD>(
+                 p, optim::SGDOptions(0.1).momentum(0.9).dampening(0.2).weight_decay(0.01), fused);
+           }}};
+}
+
+TEST_F(CudaOptimizer, Float64StepsHaveTheBitsOfTheCpu) {
+  for (const Kind& kind : kinds_with_exact_powers()) {
+    for (const auto& dtypes : kDtypes) {
+      for (const bool clips : {false, true}) {
+        optim::FusedOptions fused = ieee();
+        if (clips) fused.max_grad_norm = 0.7;  // its factor is no float32
+        const auto expected = train(kind, false, Use::kScaler, dtypes, fused);
+        const auto actual = train(kind, true, Use::kScaler, dtypes, fused);
+        expect_same(*expected, *actual, true, kind.name);
+      }
+    }
+  }
+}
+
+// Algorithm 2 of You et al. 2020 with bias correction, one tensor, number by number in float64.
+struct PaperLamb {
+  std::vector<double> p, m, v;
+  int t = 0;
+
+  explicit PaperLamb(const at::Tensor& parameter) : p(numbers_of(parameter)) {
+    m.assign(p.size(), 0.0);
+    v.assign(p.size(), 0.0);
+  }
+  static std::vector<double> numbers_of(const at::Tensor& tensor) {
+    const at::Tensor flat = tensor.detach().cpu().to(at::kDouble).contiguous();
+    const double* begin = flat.const_data_ptr<double>();
+    return {begin, begin + flat.numel()};
+  }
+  void step(const at::Tensor& gradient, double lr, double weight_decay, double eps) {
+    ++t;
+    const std::vector<double> g = numbers_of(gradient);
+    std::vector<double> u(p.size());
+    double weight_squares = 0.0, direction_squares = 0.0;
+    for (size_t i = 0; i < p.size(); ++i) {
+      m[i] = 0.9 * m[i] + 0.1 * g[i];
+      v[i] = 0.999 * v[i] + 0.001 * g[i] * g[i];
+      const double root = std::sqrt(v[i] / (1.0 - std::pow(0.999, t)));
+      u[i] = m[i] / (1.0 - std::pow(0.9, t)) / (root + eps) + weight_decay * p[i];
+      weight_squares += p[i] * p[i];
+      direction_squares += u[i] * u[i];
+    }
+    const double ratio = std::sqrt(weight_squares) / std::sqrt(direction_squares);
+    for (size_t i = 0; i < p.size(); ++i) p[i] -= lr * ratio * u[i];
+  }
+};
+
+TEST_F(CudaOptimizer, LambFollowsThePaperInBothPrecisions) {
+  device_under_test::take_kernels(true);
+  const Parameters parameters =
+      make_parameters(device(), {at::kFloat, at::kDouble, at::kFloat, at::kFloat, at::kDouble});
+  std::vector<PaperLamb> papers(parameters.begin(), parameters.end());
+  optim::LAMB optimizer(parameters, optim::LAMBOptions(0.01).weight_decay(0.1).eps(1e-6), ieee());
+  constexpr int kSteps = 6;
+  for (int step = 0; step < kSteps; ++step) {
+    set_gradients(parameters, step, 1.0);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      papers[i].step(parameters[i].grad(), 0.01, 0.1, 1e-6);
+    }
+    optimizer.step();
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::vector<double> actual = PaperLamb::numbers_of(parameters[i]);
+    const bool is_double = parameters[i].scalar_type() == at::kDouble;
+    // A step moves a weight by 0.01 ratio |u|, with ratio |u| of the weights' own size (up to 5, or
+    // 30 for few of them), and errs by some 10 roundings of that and one of the weight.
+    const double unit = is_double ? 0x1p-53 : 0x1p-24;
+    for (size_t k = 0; k < actual.size(); ++k) {
+      ASSERT_NEAR(actual[k], papers[i].p[k], kSteps * unit * (10 * 0.3 + 5))
+          << "parameter " << i << " element " << k;
+    }
+  }
+}
+
+TEST_F(CudaOptimizer, LambsMomentsHaveTheBitsOfTheCpuInEveryStorage) {
+  const Kind lamb = kinds().back();
+  for (const auto moments :
+       {optim::Moments::kFloat32, optim::Moments::kBFloat16, optim::Moments::k8Bit}) {
     optim::FusedOptions fused = ieee();
-    fused.max_grad_norm = 1.0;
-    const auto expected = train(kind, false, Use::kScaler, {at::kFloat}, fused);
-    const auto actual = train(kind, true, Use::kScaler, {at::kFloat}, fused);
-    expect_same(*expected, *actual, kind.is_exact, kind.name);
-    auto& cpu = dynamic_cast<optim::FusedOptimizer&>(*expected);
-    auto& gpu = dynamic_cast<optim::FusedOptimizer&>(*actual);
-    expect_same(cpu.last_grad_norm(), gpu.last_grad_norm(), true, kind.name);
+    fused.moments = moments;
+    fused.seed = 5;
+    const auto expected = train(lamb, false, Use::kScaler, {at::kFloat}, fused);
+    const auto actual = train(lamb, true, Use::kScaler, {at::kFloat}, fused);
+    for (size_t i = 0; i < 5; ++i) {
+      const auto state_of = [i](torch::optim::Optimizer& optimizer) {
+        const at::Tensor& p = optimizer.param_groups()[0].params()[i];
+        return static_cast<torch::optim::AdamWParamState*>(
+            optimizer.state().at(p.unsafeGetTensorImpl()).get());
+      };
+      const auto* a = state_of(*expected);
+      const auto* b = state_of(*actual);
+      expect_same(a->exp_avg(), b->exp_avg(), true, "exp_avg");
+      expect_same(a->exp_avg_sq(), b->exp_avg_sq(), true, "exp_avg_sq");
+    }
+    expect_same(*expected, *actual, false, "weights");
   }
 }
 

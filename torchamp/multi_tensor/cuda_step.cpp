@@ -26,8 +26,14 @@ CUstream_st* current_stream(at::Device device) {
 
 void check(const char* error, const char* what) {
   TORCH_CHECK(error == nullptr, "[fused step] ", what, " on the GPU failed: ", error,
-              ". Was the device left in an error by an earlier operation? Run with "
-              "CUDA_LAUNCH_BLOCKING=1 to see which.");
+              ". Was TorchAmp built for other GPUs (TORCHAMP_CUDA_ARCHITECTURES), or the device "
+              "left in an error by an earlier operation? CUDA_LAUNCH_BLOCKING=1 shows which.");
+}
+
+bool is_captured(const cuda::Kernels& kernels, at::Device device) {
+  bool result = false;
+  check(kernels.is_capturing(current_stream(device), &result), "Asking for a capture");
+  return result;
 }
 
 at::Tensor bytes_on(at::Device device, int64_t size) {
@@ -84,17 +90,22 @@ CudaStep::CudaStep(at::Device device)
               ": ", kernels_ == nullptr ? "a GPU is needed" : kernels_->why_absent, ".");
 }
 
-bool CudaStep::is_capturing() const {
-  bool result = false;
-  check(kernels_->is_capturing(current_stream(device_), &result), "Asking for a capture");
-  return result;
-}
+bool CudaStep::is_capturing() const { return is_captured(*kernels_, device_); }
 
 CudaStepResult CudaStep::run(CudaStepRequest& request) {
   const c10::OptionalDeviceGuard guard(device_.is_cpu() ? std::nullopt
                                                         : std::optional<at::Device>(device_));
   CUstream_st* stream = current_stream(device_);
   const bool capturing = is_capturing();
+  TORCH_CHECK(!capturing || !request.found_inf.defined() || request.found_inf.device() == device_,
+              "[fused step] A CUDA graph is being captured on ", device_, ", and found_inf is on ",
+              request.found_inf.device(), "; one on ", device_,
+              " is accepted, which replays read anew. Was the loss scaled on another device?");
+  if (stream != stream_ && !capturing) {  // memory goes back to the stream that it was made on
+    table_ = scratch_ = at::Tensor();
+    bytes_.clear();
+    stream_ = stream;
+  }
 
   // 1. The table, as bytes.
   cuda::Tables tables;
@@ -114,12 +125,18 @@ CudaStepResult CudaStep::run(CudaStepRequest& request) {
     table = bytes_on(device_, layout.size());
     check(kernels_->upload(table.data_ptr(), bytes.data(), bytes.size(), stream), "A copy");
   } else if (bytes != bytes_) {
-    if (!table.defined() || table.numel() < layout.size()) table = bytes_on(device_, layout.size());
-    const at::Tensor staged = at::empty(
-        {layout.size()}, at::TensorOptions().dtype(at::kByte).pinned_memory(!device_.is_cpu()));
-    std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());
-    // The caching host allocator keeps the staged memory until the copy has run.
-    table.narrow(0, 0, layout.size()).copy_(staged, /*non_blocking=*/true);
+    const bool is_first = !table.defined();
+    if (is_first || table.numel() < layout.size()) table = bytes_on(device_, layout.size());
+    if (is_first) {  // as a captured one, whose kernel the driver need not load during a capture
+                     // then
+      check(kernels_->upload(table.data_ptr(), bytes.data(), bytes.size(), stream), "A copy");
+    } else {
+      const at::Tensor staged = at::empty(
+          {layout.size()}, at::TensorOptions().dtype(at::kByte).pinned_memory(!device_.is_cpu()));
+      std::memcpy(staged.data_ptr(), bytes.data(), bytes.size());
+      // The caching host allocator keeps the staged memory until the copy has run.
+      table.narrow(0, 0, layout.size()).copy_(staged, /*non_blocking=*/true);
+    }
     bytes_ = std::move(bytes);
     table_ = table;
   }
@@ -146,7 +163,9 @@ CudaStepResult CudaStep::run(CudaStepRequest& request) {
   tables.rules = reinterpret_cast<cuda::Rule*>(scratch_bytes + rules_at);
 
   // 3. The launches. Results are new tensors, since a caller may keep them.
-  const at::Tensor numbers = at::empty({3}, at::TensorOptions().dtype(at::kFloat).device(device_));
+  const auto options = at::TensorOptions().device(device_);
+  const at::Tensor numbers = at::empty({2}, options.dtype(at::kFloat));
+  const at::Tensor doubles = at::empty({2}, options.dtype(at::kDouble));
   CudaStepResult result;
   result.found_inf = numbers.select(0, 0);
   at::Tensor incoming;
@@ -155,16 +174,20 @@ CudaStepResult CudaStep::run(CudaStepRequest& request) {
   decision.checked = request.checks;
   decision.clips = request.max_norm.has_value();
   decision.max_norm = request.max_norm.value_or(0.0);
+  decision.has_doubles = std::any_of(
+      request.arrays.begin(), request.arrays.end(),
+      [](const cuda::Arrays& arrays) { return arrays.grad.storage == kernels::Storage::kF64; });
   decision.found_inf = numbers.data_ptr<float>();
   decision.norm = numbers.data_ptr<float>() + 1;
-  decision.clip = numbers.data_ptr<float>() + 2;
+  decision.clip = doubles.data_ptr<double>();
+  decision.double_norm = doubles.data_ptr<double>() + 1;
   if (request.found_inf.defined()) {
     incoming = request.found_inf.to(device_, at::kFloat, /*non_blocking=*/true);
     decision.incoming_found_inf = incoming.const_data_ptr<float>();
   }
   if (request.measures) {
-    result.norm = numbers.select(0, 1);
-    result.has_nan = at::empty({}, at::TensorOptions().dtype(at::kBool).device(device_));
+    result.norm = decision.has_doubles ? doubles.select(0, 1) : numbers.select(0, 1);
+    result.has_nan = at::empty({}, options.dtype(at::kBool));
     decision.has_nan = result.has_nan.data_ptr<bool>();
     check(kernels_->measure(tables, stream), "The look at the gradients");
   }
@@ -177,6 +200,12 @@ CudaStepResult CudaStep::run(CudaStepRequest& request) {
 bool has_cuda_step(at::Device device) {
   if (device.is_cpu()) return kernels_on_cpu != nullptr;
   return device.is_cuda() && cuda::kernels().why_absent == nullptr;
+}
+
+bool is_capturing(at::Device device) {
+  if (!has_cuda_step(device)) return false;
+  const cuda::Kernels& kernels = device.is_cpu() ? *kernels_on_cpu : cuda::kernels();
+  return kernels.why_absent == nullptr && is_captured(kernels, device);
 }
 
 void use_cuda_kernels_on_cpu(const cuda::Kernels* kernels) { kernels_on_cpu = kernels; }

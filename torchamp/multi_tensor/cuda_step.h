@@ -28,22 +28,23 @@ struct CudaStepRequest {
 /// Tensors without dimensions on the device of the step.
 struct CudaStepResult {
   at::Tensor found_inf;  ///< float32: 0 when the step was applied
-  at::Tensor norm;       ///< float32; undefined unless measured
+  at::Tensor norm;       ///< float32, float64 where a gradient is; undefined unless measured
   at::Tensor has_nan;    ///< bool; undefined unless measured
 };
 
 /// Table, scratch and launches of one optimizer on one device.
 ///
-/// Nothing waits for the device. The table is copied only when it has changed. While a CUDA graph
-/// is captured, table and scratch are the graph's own, and the table's bytes are part of it.
-/// Launched on the current stream; one thread at a time.
+/// Nothing waits for the device. The table is copied only when it has changed, or the stream has.
+/// While a CUDA graph is captured, table and scratch are the graph's own, and the table's bytes are
+/// part of it. Launched on the current stream; one thread at a time.
 class TORCHAMP_API CudaStep {
  public:
   /// Errors: c10::Error where has_cuda_step(device) is false.
   explicit CudaStep(at::Device device);
 
   at::Device device() const { return device_; }
-  /// Errors: c10::Error with CUDA's words when a launch fails.
+  /// Errors: c10::Error with CUDA's words when a launch fails; c10::Error, before anything is
+  ///         launched, when a graph is captured and found_inf lies on the host.
   CudaStepResult run(CudaStepRequest& request);
   /// Whether the current stream is being captured into a CUDA graph.
   bool is_capturing() const;
@@ -54,10 +55,15 @@ class TORCHAMP_API CudaStep {
   std::vector<char> bytes_;  // what the table on the device holds
   at::Tensor table_;
   at::Tensor scratch_;
+  CUstream_st* stream_ = nullptr;  // which table_ and scratch_ were made on
 };
 
 /// Whether fused steps of tensors on `device` go through CudaStep: a GPU, in a build with kernels.
 TORCHAMP_API bool has_cuda_step(at::Device device);
+
+/// Whether the current stream of `device` is being captured into a CUDA graph: what is launched
+/// then does not run, and no number can be read. False where has_cuda_step(device) is.
+TORCHAMP_API bool is_capturing(at::Device device);
 
 /// Sends fused steps of CPU tensors through `kernels`, which run on memory of the host; for tests.
 /// Null: as ever. Nothing may be running.

@@ -17,25 +17,21 @@ at::Tensor counts_on(at::Device device, const std::vector<int64_t>& values) {
   return host.to(device, /*non_blocking=*/true, /*copy=*/true);
 }
 
-const float* pointer_to(at::Tensor& factor, at::Device device) {
+// `factor` keeps the memory alive. A copy from the host would be read again by every replay of a
+// graph, when the host's memory is long gone.
+const float* pointer_to(at::Tensor& factor, at::Device device, bool capturing) {
   if (!factor.defined()) return nullptr;
+  TORCH_CHECK(!capturing || factor.device() == device,
+              "[fused step] A CUDA graph is being captured on ", device,
+              ", and a factor of the gradients is on ", factor.device(), "; one on ", device,
+              " is accepted, which replays read anew. Was the loss scaled on another device?");
   factor = factor.to(device, at::kFloat, /*non_blocking=*/true);
   return factor.const_data_ptr<float>();
 }
 
 }  // namespace
 
-void DeviceStep::check_capture(const StepPlan& plan, const char* who) const {
-  if (!engine_.is_capturing()) return;
-  for (const PlanItem& item : plan.items()) {
-    TORCH_CHECK(counts_.count(item.parameter.unsafeGetTensorImpl()) != 0, "[", who,
-                "] A CUDA graph is being captured, and ", item.name(),
-                ", has made no step yet; every replay would begin its state anew. Make one step "
-                "before the capture.");
-  }
-}
-
-void DeviceStep::take_counts(const StepPlan& plan, const DeviceList& list) {
+void DeviceStep::take_counts(const StepPlan& plan, const DeviceList& list, bool capturing) {
   std::vector<int64_t> values;
   std::vector<Count*> begun;
   for (size_t i = 0; i < list.items.size(); ++i) {
@@ -44,6 +40,10 @@ void DeviceStep::take_counts(const StepPlan& plan, const DeviceList& list) {
     const bool is_known = count.counts.defined() && count.moment.is_same(item.moment) &&
                           (item.on_host == nullptr || count.expected == *item.on_host);
     if (is_known) continue;
+    TORCH_CHECK(!capturing, "[step] A CUDA graph is being captured, and the state of ",
+                plan.items()[i].name(),
+                ", was loaded or its count of steps set since its last step; every replay would "
+                "begin with that count. Make one step before the capture.");
     count.moment = item.moment;
     count.place = static_cast<int64_t>(values.size());
     values.push_back(item.applied_steps);
@@ -56,7 +56,8 @@ void DeviceStep::take_counts(const StepPlan& plan, const DeviceList& list) {
 
 multi_tensor::CudaStepResult DeviceStep::run(StepPlan& plan, const DeviceList& list,
                                              const Settings& settings) {
-  take_counts(plan, list);
+  const bool capturing = engine_.is_capturing();
+  take_counts(plan, list, capturing);
   multi_tensor::CudaStepRequest request;
   request.method = list.method;
   request.groups = list.groups;
@@ -65,7 +66,7 @@ multi_tensor::CudaStepResult DeviceStep::run(StepPlan& plan, const DeviceList& l
   request.max_norm = settings.max_norm;
   request.found_inf = settings.found_inf;
   at::Tensor inverse = settings.inverse_scale;
-  const float* scale_factor = pointer_to(inverse, device());
+  const float* scale_factor = pointer_to(inverse, device(), capturing);
   for (size_t i = 0; i < list.items.size(); ++i) {
     PlanItem& item = plan.items()[i];
     const DeviceItem& described = list.items[i];
@@ -77,8 +78,12 @@ multi_tensor::CudaStepResult DeviceStep::run(StepPlan& plan, const DeviceList& l
     arrays.grad.measured = item.measured_values.data_ptr();
     const bool is_scaled =
         scale_factor != nullptr && (!settings.is_scaled || settings.is_scaled(item));
-    arrays.grad.factor = is_scaled ? scale_factor : pointer_to(item.factor, device());
-    arrays.grad.second_factor = pointer_to(item.second_factor, device());
+    if (is_scaled) {
+      arrays.grad.factor = scale_factor;  // a second one is of an iteration left without a step
+    } else {
+      arrays.grad.factor = pointer_to(item.factor, device(), capturing);
+      arrays.grad.second_factor = pointer_to(item.second_factor, device(), capturing);
+    }
     item.has_factor = arrays.grad.factor != nullptr || arrays.grad.second_factor != nullptr ||
                       settings.max_norm.has_value();
     arrays.param = described.param;

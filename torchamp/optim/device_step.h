@@ -37,9 +37,10 @@ class DeviceStep {
   explicit DeviceStep(at::Device device) : engine_(device) {}
 
   at::Device device() const { return engine_.device(); }
-  /// Errors: c10::Error when a CUDA graph is being captured and a parameter of the plan has made no
-  ///         step yet: its state would be made anew by every replay.
-  void check_capture(const StepPlan& plan, const char* who) const;
+  /// Whether `parameter` has made a step here.
+  bool knows(const at::Tensor& parameter) const {
+    return counts_.count(parameter.unsafeGetTensorImpl()) != 0;
+  }
 
   struct Settings {
     bool measures = false;
@@ -65,7 +66,7 @@ class DeviceStep {
     at::Tensor moment;
     int64_t expected = 0;  // what the host says, if nobody loaded a state
   };
-  void take_counts(const StepPlan& plan, const DeviceList& list);
+  void take_counts(const StepPlan& plan, const DeviceList& list, bool capturing);
 
   multi_tensor::CudaStep engine_;
   std::unordered_map<c10::TensorImpl*, Count> counts_;

@@ -12,10 +12,12 @@
 #include <torch/optim/optimizer.h>
 
 #include "torchamp/kernels/formula/clip.h"
+#include "torchamp/multi_tensor/cuda_step.h"
 #include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/optim/clip_grad_norm.h"
 #include "torchamp/optim/device_step.h"
+#include "torchamp/optim/master_weights.h"
 #include "torchamp/optim/moments.h"
 #include "torchamp/optim/operator_step.h"
 #include "torchamp/optim/step_plan.h"
@@ -151,13 +153,46 @@ bool FusedOptimizer::is_on_gpu() const {
   return device && multi_tensor::has_cuda_step(*device);
 }
 
+// Refuses a step in a CUDA graph that would make states or masters: every replay would make them
+// anew. Before a plan is made, which makes masters.
+void FusedOptimizer::check_capture() const {
+  const std::optional<at::Device> device = one_device(optimizer());
+  if (!device || !multi_tensor::is_capturing(*device)) return;
+  const auto refuse = [&](size_t group, size_t index, const at::Tensor& parameter,
+                          const char* what) {
+    TORCH_CHECK(false, "[", name(), "] A CUDA graph is being captured, and parameter ", index,
+                " of group ", group, ", shape ", parameter.sizes(), ", ", what,
+                " Make one step before the capture.");
+  };
+  const auto& groups = optimizer().param_groups();
+  for (size_t group = 0; group < groups.size(); ++group) {
+    for (size_t index = 0; index < groups[group].params().size(); ++index) {
+      const at::Tensor& parameter = groups[group].params()[index];
+      if (!parameter.defined() || !parameter.grad().defined()) continue;
+      if (!device_step_ || !device_step_->knows(parameter)) {
+        refuse(group, index, parameter,
+               "has made no step yet; every replay would begin its state anew.");
+      }
+      if (!multi_tensor::is_16bit(parameter.scalar_type()) ||
+          options_.low_precision_weights != LowPrecisionWeights::kMaster) {
+        continue;
+      }
+      const auto master = detail::find_master(parameter);
+      if (master == nullptr || !master->is_of(parameter)) {
+        refuse(group, index, parameter,
+               "was written since its last step; every replay would drop the rest of its float32 "
+               "value.");
+      }
+    }
+  }
+}
+
 amp::ScaledStep::Result FusedOptimizer::step_on_gpu(detail::StepPlan& plan, const Scale* scale) {
   const at::Device device = *one_device(optimizer());
   if (!device_step_ || device_step_->device() != device) {
     sync_state();
     device_step_ = std::make_unique<detail::DeviceStep>(device);
   }
-  device_step_->check_capture(plan, name());
   detail::DeviceStep::Settings settings;
   settings.measures = scale != nullptr || options_.max_grad_norm.has_value();
   settings.checks = scale != nullptr;
@@ -215,10 +250,12 @@ void FusedOptimizer::clip(detail::StepPlan& plan) const {
 
 amp::ScaledStep::Result FusedOptimizer::scaled_step(const Scale& scale) {
   const at::NoGradGuard no_grad;
+  const bool on_gpu = is_on_gpu();
+  if (on_gpu) check_capture();
   detail::StepPlan plan(optimizer(), options_, name());
   refuse_sparse(plan);
   claim_factors();
-  if (is_on_gpu()) return step_on_gpu(plan, &scale);
+  if (on_gpu) return step_on_gpu(plan, &scale);
   const double inverse = multi_tensor::host_value(scale.inverse);
   for (detail::PlanItem& item : plan.items()) {
     if (holds_scale(scale, item)) {
@@ -270,9 +307,11 @@ void FusedOptimizer::plain_step() {
     return;
   }
   claim_factors();
+  const bool on_gpu = is_on_gpu();
+  if (on_gpu) check_capture();
   detail::StepPlan plan(optimizer(), options_, name());
   refuse_sparse(plan);
-  if (is_on_gpu()) {
+  if (on_gpu) {
     step_on_gpu(plan, nullptr);
     return;
   }

@@ -116,6 +116,7 @@ class TORCHAMP_API FusedOptimizer : public amp::ScaledStep {
   static bool holds_scale(const Scale& scale, const detail::PlanItem& item);
   bool is_fused() const;
   bool is_on_gpu() const;
+  void check_capture() const;
   Result step_on_gpu(detail::StepPlan& plan, const Scale* scale);
 
   // Parameters whose factors this optimizer applies, until it is gone.

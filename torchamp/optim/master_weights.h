@@ -39,6 +39,10 @@ class TORCHAMP_API MasterWeight {
   /// order in memory, from its first element. As of the last sync().
   kernels::Stream stream() const;
 
+  /// Whether sync() would keep everything as it is: nobody has written or moved the weight.
+  bool is_of(const at::Tensor& parameter) const {
+    return parameter.scalar_type() == dtype_ && change(parameter) == Change::kNone;
+  }
   /// Drops the rest if the weight was written since note_written(). Call it before stream().
   ///
   /// Errors: c10::ValueError when the parameter has another dtype than dtype() now, or memory that

@@ -47,6 +47,9 @@ extern bool capturing;
 /// Blocks that run first: true begins with the last one.
 extern bool backwards;
 extern int64_t num_launches;
+/// The launch, counted by num_launches, that fails; and what a failure leaves behind until asked.
+extern int64_t failing_launch;
+extern cudaError_t last_error;
 
 void barrier_of_block();
 void barrier_of_warp();
@@ -94,8 +97,11 @@ void __stwb(T* to, T value) {
 template <typename... Parameters>
 cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 blocks, dim3 threads,
                              void** arguments, size_t /*shared*/, cudaStream_t /*stream*/) {
-  if (blocks.x == 0 || threads.x == 0 || threads.x > 1024) return cudaErrorInvalidValue;
   ++emulated::num_launches;
+  if (blocks.x == 0 || threads.x == 0 || threads.x > 1024 ||
+      emulated::num_launches == emulated::failing_launch) {
+    return emulated::last_error = cudaErrorInvalidValue;
+  }
   emulated::run(blocks.x, threads.x, [&] {
     emulated::call(kernel, arguments, static_cast<std::tuple<Parameters...>*>(nullptr),
                    std::index_sequence_for<Parameters...>());
@@ -106,4 +112,5 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t /*stream*/, cudaStreamCapt
   *status = emulated::capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
+inline cudaError_t cudaGetLastError() { return std::exchange(emulated::last_error, cudaSuccess); }
 inline const char* cudaGetErrorString(cudaError_t /*error*/) { return "invalid argument"; }

@@ -15,6 +15,8 @@ dim3 thread_index, block_index;
 bool capturing = false;
 bool backwards = false;
 int64_t num_launches = 0;
+int64_t failing_launch = -1;
+cudaError_t last_error = cudaSuccess;
 
 namespace {
 

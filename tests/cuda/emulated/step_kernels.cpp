@@ -11,4 +11,6 @@ const torchamp::kernels::cuda::Kernels& kernels() {
   return kKernels;
 }
 
+bool has_error() { return last_error != cudaSuccess; }
+
 }  // namespace emulated

@@ -15,5 +15,9 @@ extern bool capturing;
 /// Whether thread blocks run in the opposite order.
 extern bool backwards;
 extern int64_t num_launches;
+/// The launch, counted by num_launches, that fails.
+extern int64_t failing_launch;
+/// Whether a failure waits in the runtime for whoever asks next.
+bool has_error();
 
 }  // namespace emulated

@@ -1,4 +1,5 @@
-// Kernels of LAMB: moments and norms, then the update, whose length depends on the whole parameter.
+// Kernels of LAMB: moments and norms, the length of the step, which depends on the whole parameter,
+// then the update.
 
 #pragma once
 
@@ -15,7 +16,8 @@ __device__ __forceinline__ bool is_exact(const Stream& stream) {
 // Leaves the sums of squares of a chunk's weights and directions in the scratch.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    lamb_moments_chunks(Tables tables, int first_chunk, const float* found_inf, const float* clip) {
+    lamb_moments_chunks(Tables tables, int first_chunk, const float* found_inf,
+                        const double* clip) {
   __shared__ ArraysRoom room;
   __shared__ double sums[kWarps];
   const int chunk_number = first_chunk + static_cast<int>(blockIdx.x);
@@ -66,12 +68,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// p <- p - step u. Every block adds the sums of all chunks of its parameter, in the same order.
+// One array a block: the step's length, from the sums of all its chunks in a fixed order.
+__global__ void __launch_bounds__(kThreads) lamb_lengths(Tables tables, const float* found_inf) {
+  __shared__ double sums[kWarps];
+  if (*found_inf != 0.0F) return;
+  const Arrays& arrays = tables.arrays[blockIdx.x];
+  const int64_t num_chunks = (arrays.count + kChunk - 1) / kChunk;
+  double weights = 0.0, directions = 0.0;
+  for (int64_t i = threadIdx.x; i < num_chunks; i += kThreads) {
+    const int64_t chunk = arrays.first_chunk + i;
+    weights = weights + tables.sums[2 * chunk];
+    directions = directions + tables.sums[2 * chunk + 1];
+  }
+  weights = block_sum(weights, sums);
+  directions = block_sum(directions, sums);
+  if (threadIdx.x == 0) {
+    Rule& rule = tables.rules[blockIdx.x];
+    rule.lamb_step = lamb_step(rule.lr, weights, directions);
+  }
+}
+
+// p <- p - step u
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     lamb_apply_chunks(Tables tables, int first_chunk, const float* found_inf) {
   __shared__ ArraysRoom room;
-  __shared__ double sums[kWarps];
   if (*found_inf != 0.0F) return;
   const Chunk chunk = tables.chunks[first_chunk + static_cast<int>(blockIdx.x)];
   const Arrays& entry = tables.arrays[chunk.array];
@@ -79,18 +100,7 @@ __global__ void __launch_bounds__(kThreads)
   const Arrays& arrays = share_with_keys(entry, tables.groups[entry.group].seed, room);
   const Rule& rule = tables.rules[chunk.array];
   const LambLanes<Lane<T>> c(rule.lamb);
-
-  const int64_t num_chunks = (arrays.count + kChunk - 1) / kChunk;
-  double weights = 0.0, directions = 0.0;
-  for (int64_t i = threadIdx.x; i < num_chunks; i += kThreads) {
-    const int64_t other = arrays.first_chunk + i;
-    weights = weights + tables.sums[2 * other];
-    directions = directions + tables.sums[2 * other + 1];
-  }
-  weights = block_sum(weights, sums);
-  directions = block_sum(directions, sums);
-  const Lane<T> minus_step = Lane<T>::all(-lamb_step(rule.lr, weights, directions));
-
+  const Lane<T> minus_step = Lane<T>::all(-rule.lamb_step);
   for (int64_t begin = walk.first(); begin < walk.end(); begin += Walk::kStride) {
     const Place place = walk.at(begin);
     T param[kHeld], exp_avg[kHeld], exp_avg_sq[kHeld];

@@ -13,8 +13,12 @@
 namespace torchamp::kernels::cuda {
 namespace {
 
+// Null, or the error in words. It is taken from the runtime, where LibTorch's next launch would
+// find it and take it for its own.
 const char* said(cudaError_t error) {
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();
+  return cudaGetErrorString(error);
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -58,7 +62,7 @@ const char* finish(const Tables& tables, Method method, const Decision& decision
   return launch(finish_step, 1, stream, tables, method, decision);
 }
 
-const char* update(const Tables& tables, Method method, const float* found_inf, const float* clip,
+const char* update(const Tables& tables, Method method, const float* found_inf, const double* clip,
                    CUstream_st* stream) {
   if (method == Method::kSgd) {
     return launch_both(sgd_chunks<float>, sgd_chunks<double>, tables, stream, found_inf, clip);
@@ -71,6 +75,8 @@ const char* update(const Tables& tables, Method method, const float* found_inf, 
   }
   const char* error = launch_both(lamb_moments_chunks<float>, lamb_moments_chunks<double>, tables,
                                   stream, found_inf, clip);
+  if (error != nullptr) return error;
+  error = launch(lamb_lengths, tables.num_arrays, stream, tables, found_inf);
   if (error != nullptr) return error;
   return launch_both(lamb_apply_chunks<float>, lamb_apply_chunks<double>, tables, stream,
                      found_inf);

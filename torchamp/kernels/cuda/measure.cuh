@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads) measure_chunks(Tables tables, int fi
   const Chunk chunk = tables.chunks[chunk_number];
   const Arrays& arrays = tables.arrays[chunk.array];
   const Gradient grad = arrays.grad;
-  const Factors<T> factors = factors_of<T>(grad, 1.0F);
+  const Factors<T> factors = factors_of<T>(grad, 1.0);
   const Walk walk(chunk, arrays.count);
   double sum = 0.0;
   uint32_t found = 0;
@@ -100,11 +100,18 @@ __global__ void __launch_bounds__(kThreads)
     is_skipped = true;
   }
   if (threadIdx.x == 0) {
-    const auto norm = static_cast<float>(::sqrt(sum));
+    const double double_norm = ::sqrt(sum);
+    const auto norm = static_cast<float>(double_norm);
+    double clip = 1.0;
+    if (decision.clips) {
+      clip = decision.has_doubles ? clip_factor(double_norm, decision.max_norm)
+                                  : static_cast<double>(clip_factor(norm, decision.max_norm));
+    }
     *decision.found_inf = is_skipped ? 1.0F : 0.0F;
-    *decision.clip = decision.clips ? clip_factor(norm, decision.max_norm) : 1.0F;
+    *decision.clip = clip;
     if (decision.measured) {
       *decision.norm = norm;
+      *decision.double_norm = double_norm;
       *decision.has_nan = (found & kNan) != 0;
     }
   }

@@ -86,6 +86,7 @@ struct Rule {
   SgdRule sgd;
   LambRule lamb;
   double lr = 0.0;
+  double lamb_step = 0.0;  ///< lr |p| / |u|, once the norms are known
 };
 
 /// Device memory that a list's launches share. Chunks of float64 parameters come last.
@@ -108,11 +109,13 @@ struct Decision {
   bool measured = false;                      ///< whether measure() ran
   bool checked = false;                       ///< whether a non-finite gradient means a skip
   bool clips = false;                         ///< whether to clip to max_norm
+  bool has_doubles = false;                   ///< the norm and its factor are taken in float64
   double max_norm = 0.0;                      ///< L2
   const float* incoming_found_inf = nullptr;  ///< not 0: skip
   float* found_inf = nullptr;                 ///< out: 0 or 1
   float* norm = nullptr;                      ///< out, where measured
-  float* clip = nullptr;                      ///< out: the clip factor, 1 without clipping
+  double* double_norm = nullptr;              ///< out, where measured
+  double* clip = nullptr;                     ///< out: the clip factor, 1 without clipping
   bool* has_nan = nullptr;                    ///< out, where measured
 };
 
@@ -129,7 +132,7 @@ struct Kernels {
   /// Updates parameters and states, or nothing where found_inf is not 0; writes gradients back in
   /// both cases where that is asked for (a skipped step: without `clip`).
   const char* (*update)(const Tables& tables, Method method, const float* found_inf,
-                        const float* clip, CUstream_st* stream) = nullptr;
+                        const double* clip, CUstream_st* stream) = nullptr;
   /// x <- x * factor * second_factor for every gradient, whatever write_back says.
   const char* (*multiply)(const Tables& tables, CUstream_st* stream) = nullptr;
   /// Copies host memory to the device as arguments of kernels, so that a captured CUDA graph holds

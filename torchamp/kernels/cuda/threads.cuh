@@ -156,11 +156,11 @@ struct Factors {
   }
 };
 
-// The factors of a gradient; `clip` is rounded into the second one in float32.
+// The factors of a gradient; `clip` is multiplied into the second one.
 template <typename T>
-__device__ __forceinline__ Factors<T> factors_of(const Gradient& grad, float clip) {
-  const float second = factor_at<float>(grad.second_factor) * clip;
-  return {factor_at<T>(grad.factor), static_cast<T>(second)};
+__device__ __forceinline__ Factors<T> factors_of(const Gradient& grad, double clip) {
+  const T second = factor_at<T>(grad.second_factor) * static_cast<T>(clip);
+  return {factor_at<T>(grad.factor), second};
 }
 
 // The gradient as the update sees it, written back where that is asked for.
@@ -176,7 +176,7 @@ __device__ __forceinline__ void take_gradient(const Gradient& grad, const Factor
 // All that a skipped step does to a chunk.
 template <typename T>
 __device__ __forceinline__ void write_back_only(const Gradient& grad, const Walk& walk) {
-  const Factors<T> factors = factors_of<T>(grad, 1.0F);
+  const Factors<T> factors = factors_of<T>(grad, 1.0);
   if (!grad.write_back || factors.are_one()) return;
   for (int64_t begin = walk.first(); begin < walk.end(); begin += Walk::kStride) {
     T x[kHeld];

@@ -41,7 +41,7 @@ __device__ __forceinline__ void adam_elements(const AdamRule& rule, const AdamLa
 // `kSomeAmsgrad`: arrays with amsgrad may be among them; without it their registers are saved.
 template <typename T, bool kSomeAmsgrad>
 __global__ void __launch_bounds__(kThreads)
-    adam_chunks(Tables tables, int first_chunk, const float* found_inf, const float* clip) {
+    adam_chunks(Tables tables, int first_chunk, const float* found_inf, const double* clip) {
   __shared__ ArraysRoom room;
   const Chunk chunk = tables.chunks[first_chunk + static_cast<int>(blockIdx.x)];
   const Arrays& entry = tables.arrays[chunk.array];
@@ -89,7 +89,7 @@ __device__ __forceinline__ void sgd_elements(const SgdRule& rule, const SgdLanes
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    sgd_chunks(Tables tables, int first_chunk, const float* found_inf, const float* clip) {
+    sgd_chunks(Tables tables, int first_chunk, const float* found_inf, const double* clip) {
   __shared__ ArraysRoom room;
   const Chunk chunk = tables.chunks[first_chunk + static_cast<int>(blockIdx.x)];
   const Arrays& entry = tables.arrays[chunk.array];
