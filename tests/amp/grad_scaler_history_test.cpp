@@ -174,6 +174,20 @@ TEST(StepHistory, ReadsAnOutcomeThatWasLeftFarBehind) {
   EXPECT_TRUE(first.is_read());
 }
 
+TEST(StepHistory, CountsAlsoWhatNobodyReads) {
+  StepHistory history(300);
+  for (int i = 0; i < 300; ++i) {
+    history.note(StepOutcome::make_pending(torch::full({}, i % 7 == 3 ? 1.0F : 0.0F)),
+                 torch::full({}, static_cast<float>(i)));
+    history.end_iteration();
+  }
+  EXPECT_EQ(history.applied(), 257);
+  EXPECT_EQ(history.skipped(), 43);
+  EXPECT_EQ(history.last_skips().size(), 43U);
+  EXPECT_EQ(history.last_skips().back().iteration, 298);
+  EXPECT_EQ(history.last_skips().back().scale, 297.0);
+}
+
 TEST(GradScalerHealth, IsWellWhileTheScaleIsFound) {
   Loop loop({.init_scale = 1024, .growth_interval = 2});
   loop.iterate(kInf, 3);

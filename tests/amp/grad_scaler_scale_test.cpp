@@ -1,6 +1,10 @@
 // GradScaler: scale() of every type and shape, dtypes and layouts of gradients, and the scale's own
 // movement: growth, backoff, floor, ceiling, hysteresis, warnings.
 
+#include <set>
+
+#include <ATen/record_function.h>
+
 #include "amp/support.h"
 #include "torchamp/amp/autocast.h"
 
@@ -81,6 +85,46 @@ TEST(GradScalerScale, GraphsSurviveUpdate) {
   optimizer->zero_grad();
   second.backward();  // in torch.amp the in-place update makes this an error
   EXPECT_EQ(grad(p), 2048.0F);
+}
+
+// A replayed CUDA graph reads the scale where it was captured, and writes it there for the next
+// one.
+TEST(GradScalerScale, StaysWhereItIsInMemory) {
+  static std::set<const void*> scales, trackers;
+  scales.clear();
+  trackers.clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& op)
+                                     -> std::unique_ptr<at::ObserverContext> {
+        if (std::string(op.name()) == "aten::_amp_update_scale_") {
+          scales.insert(op.inputs()[0].toTensor().const_data_ptr());
+          trackers.insert(op.inputs()[1].toTensor().const_data_ptr());
+        }
+        return nullptr;
+      }).needsInputs(true));
+  auto scaler = ready({.init_scale = 1024, .growth_interval = 2, .hysteresis = 2});
+  const auto p = P(1);
+  const auto optimizer = sgd({p});
+  const auto iterate = [&](float gradient) {
+    optimizer->zero_grad();
+    scaler.scale(p.sum() * gradient).backward();
+    scaler.step(*optimizer);
+    scaler.update();
+  };
+  std::vector<double> seen;
+  for (const float gradient : {1.0F, 1.0F, kInf, kInf, 1.0F}) {
+    iterate(gradient);
+    seen.push_back(scaler.get_scale());
+  }
+  EXPECT_EQ(seen, (std::vector<double>{1024, 2048, 2048, 1024, 1024}));
+  const auto state = scaler.state_dict();
+  scaler.update(64.0);
+  iterate(1.0F);
+  scaler.load_state_dict(state);
+  iterate(1.0F);
+  at::removeCallback(handle);
+  EXPECT_EQ(scales.size(), 1U);
+  EXPECT_EQ(trackers.size(), 1U);
 }
 
 TEST(GradScalerScale, WorksWhenFirstUsedInInferenceMode) {

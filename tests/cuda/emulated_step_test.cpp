@@ -112,6 +112,21 @@ TEST_F(EmulatedStep, AMasterThatAStepWouldMakeIsRefusedWhileAGraphIsCaptured) {
   EXPECT_FALSE(master->is_of(weight));  // nothing was dropped or made
 }
 
+TEST_F(EmulatedStep, StepsOfACaptureAreNotCountedByTheScaler) {
+  amp::GradScaler scaler({.init_scale = 1024});
+  const auto iterate = [&] {
+    scaler.scale(torch::zeros({}));
+    scaler.step(*optimizer_);
+    scaler.update();
+  };
+  iterate();
+  device_under_test::set_capturing(true);
+  iterate();
+  device_under_test::set_capturing(false);
+  EXPECT_EQ(scaler.applied_steps(), 1);
+  EXPECT_EQ(scaler.health().iterations, 1);
+}
+
 TEST_F(EmulatedStep, AFailedLaunchIsAnErrorInWordsAndLeavesNoneBehind) {
   optimizer_->step();
   for (int64_t launch = 1; launch <= 2; ++launch) {

@@ -19,6 +19,7 @@
 #include "torchamp/amp/scaled_step.h"
 #include "torchamp/amp/scaler_rules.h"
 #include "torchamp/amp/step_history.h"
+#include "torchamp/multi_tensor/cuda_step.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/multi_tensor/scaled_marks.h"
 #include "torchamp/multi_tensor/unscale.h"
@@ -85,7 +86,9 @@ struct Parts {
 
 void unscale(const Parts& parts, const detail::ScaleState& scale,
              multi_tensor::NonFiniteFlags& found) {
-  multi_tensor::unscale_(parts.scaled, scale.inverse(), found, scale.may_be_below_one());
+  const bool may_be_below_one =  // what a graph holds runs with any scale
+      scale.may_be_below_one() || multi_tensor::is_capturing(scale.device());
+  multi_tensor::unscale_(parts.scaled, scale.inverse(), found, may_be_below_one);
   multi_tensor::check_finite(parts.unscaled, found);
   std::vector<at::Tensor> products = parts.noted_unscaled;
   for (const detail::Gradient& gradient : parts.noted) products.push_back(gradient.values);
@@ -135,7 +138,9 @@ at::Tensor GradScaler::scale(const at::Tensor& outputs) {
     scale_->place(outputs.device());
   }
   ++scale_calls_;
-  const at::Tensor factor = scale_->scale_on(outputs.device());
+  // A graph must not hold a copy that was made before it.
+  const at::Tensor factor =
+      is_capturing() ? scale_->copy_on(outputs.device()) : scale_->scale_on(outputs.device());
   // A 0-dim half is promoted by the product itself; one with dimensions would overflow at 65504.
   at::Tensor scaled;
   if (outputs.scalar_type() == at::kHalf) {
@@ -223,8 +228,19 @@ StepOutcome GradScaler::step(torch::optim::Optimizer& optimizer,
     state.is_known_good = true;
     state.note_stepped();
   }
-  history_->note(outcome, scale_->scale_on(scale_->device()));
+  note(outcome);
   return outcome;
+}
+
+void GradScaler::note(const StepOutcome& outcome) {
+  if (is_capturing()) {  // nothing has run, and replays are seen by nobody
+    return;
+  }
+  history_->note(outcome, scale_->scale_on(scale_->device()));
+}
+
+bool GradScaler::is_capturing() const {
+  return scale_->on_device() && multi_tensor::is_capturing(scale_->device());
 }
 
 void GradScaler::update() {
@@ -245,6 +261,9 @@ void GradScaler::update() {
       "[update] No inf checks were recorded prior to update. Call step() or unscale_() with "
       "an optimizer that has gradients first, and update() once an iteration.");
   scale_->update(found, options_, min_scale_, !is_known_good);
+  if (is_capturing()) {
+    scale_->is_moved_by_graph();
+  }
   finish_iteration();
 }
 
@@ -354,7 +373,7 @@ StepOutcome GradScaler::fused_step(detail::OptimizerState& state,
     state.is_known_good = outcome.applied();
     if (outcome.skipped()) scale_->tighten_lower_bound();
   }
-  history_->note(outcome, scale_->scale_on(scale_->device()));
+  note(outcome);
   return outcome;
 }
 
@@ -416,6 +435,9 @@ void GradScaler::finish_iteration() {
   optimizers_.clear();
   marks_->clear();
   scale_calls_at_update_ = scale_calls_;
+  if (is_capturing()) {
+    return;
+  }
   warn_if_many_skips(history_->end_iteration());
 }
 

@@ -197,6 +197,8 @@ class TORCHAMP_API GradScaler {
   void warn_if_bfloat16(const std::vector<detail::Gradient>& gradients);
   void warn_if_many_skips(std::optional<int64_t> skips_in_a_row);
   void note_unscaled(detail::OptimizerState& state, const std::vector<detail::Gradient>& gradients);
+  void note(const StepOutcome& outcome);
+  bool is_capturing() const;
   void finish_iteration();
 
   GradScalerOptions options_;

@@ -68,7 +68,7 @@ void GradScaler::warn_if_bfloat16(const std::vector<detail::Gradient>& gradients
 }
 
 void GradScaler::warn_if_gradients_are_older_than_scale() {
-  if (warned_stale_ || scale_calls_ != scale_calls_at_update_ ||
+  if (warned_stale_ || scale_calls_ != scale_calls_at_update_ || is_capturing() ||
       !scale_->changed_by_last_update()) {
     return;
   }

@@ -8,6 +8,8 @@
 #include <ATen/ops/where.h>
 #include <c10/core/InferenceMode.h>
 
+#include "torchamp/multi_tensor/tensor_values.h"
+
 namespace torchamp::amp::detail {
 namespace {
 
@@ -25,28 +27,42 @@ struct PlainMode {
 
 void ScaleState::place(at::Device device) {
   const PlainMode mode;
-  scale_ = scalar(pending_.scale, at::kFloat, device);
-  growth_tracker_ = scalar(static_cast<double>(pending_.growth_tracker), at::kInt, device);
-  overflow_run_ = scalar(static_cast<double>(pending_.overflow_run), at::kInt, device);
-  iterations_since_growth_ =
-      scalar(static_cast<double>(pending_.iterations_since_growth), at::kInt, device);
+  const auto put = [&](at::Tensor& tensor, double value, at::ScalarType dtype) {
+    if (tensor.defined() && tensor.device() == device) {
+      tensor.fill_(value);
+    } else {
+      tensor = scalar(value, dtype, device);
+    }
+  };
+  put(scale_, pending_.scale, at::kFloat);
+  put(growth_tracker_, static_cast<double>(pending_.growth_tracker), at::kInt);
+  put(overflow_run_, static_cast<double>(pending_.overflow_run), at::kInt);
+  put(iterations_since_growth_, static_cast<double>(pending_.iterations_since_growth), at::kInt);
   previous_scale_ = at::Tensor();
   scale_was_set(pending_.scale);
   tracker_may_exceed_interval_ = pending_.growth_tracker > 0;
 }
 
-at::Tensor ScaleState::scale_on(at::Device device) {
-  if (device == scale_.device()) {
-    return scale_;
-  }
-  for (const auto& copy : copies_) {
-    if (copy.device() == device) {
+at::Tensor ScaleState::copy_on(at::Device device) {
+  const PlainMode mode;
+  at::Tensor copy = device == scale_.device() ? scale_.clone() : multi_tensor::on(device, scale_);
+  for (auto& earlier : copies_) {
+    if (earlier.device() == device) {
+      earlier = copy;
       return copy;
     }
   }
-  const PlainMode mode;
-  copies_.push_back(scale_.to(device, /*non_blocking=*/true));
-  return copies_.back();
+  copies_.push_back(copy);
+  return copy;
+}
+
+at::Tensor ScaleState::scale_on(at::Device device) {
+  for (const auto& copy : copies_) {
+    if (copy.device() == device && !moved_by_graph_) {
+      return copy;
+    }
+  }
+  return copy_on(device);
 }
 
 at::Tensor ScaleState::inverse() const {
@@ -62,15 +78,15 @@ void ScaleState::update(const at::Tensor& found_inf, const GradScalerOptions& ru
     growth_tracker_.clamp_max_(rule.growth_interval - 1);
     tracker_may_exceed_interval_ = false;
   }
-  previous_scale_ = scale_;
-  scale_ = scale_.clone();
+  previous_scale_ = scale_.clone();
   at::_amp_update_scale_(scale_, growth_tracker_, found_inf, rule.growth_factor,
                          rule.backoff_factor, rule.growth_interval);
   scale_.clamp_(min_scale, rule.max_scale);
   if (rule.hysteresis > 1) {
     const at::Tensor bad = found_inf.ne(0);
-    overflow_run_ = overflow_run_.add(1).mul(bad).to(at::kInt);
-    scale_ = at::where(bad.logical_and(overflow_run_.lt(rule.hysteresis)), previous_scale_, scale_);
+    overflow_run_.add_(1).mul_(bad);
+    scale_.copy_(
+        at::where(bad.logical_and(overflow_run_.lt(rule.hysteresis)), previous_scale_, scale_));
   }
   iterations_since_growth_.add_(1).mul_(scale_.le(previous_scale_));
   copies_.clear();
@@ -84,8 +100,8 @@ void ScaleState::update(const at::Tensor& found_inf, const GradScalerOptions& ru
 
 void ScaleState::set(double scale) {
   const PlainMode mode;
-  previous_scale_ = scale_;
-  scale_ = scalar(scale, at::kFloat, scale_.device());
+  previous_scale_ = scale_.clone();
+  scale_.fill_(scale);
   iterations_since_growth_.zero_();
   scale_was_set(scale);
 }
@@ -135,7 +151,7 @@ std::optional<double> ScaleState::known() const {
   if (scale_.is_cpu()) {
     return *scale_.const_data_ptr<float>();
   }
-  return is_lower_bound_exact_ ? std::optional(lower_bound_) : std::nullopt;
+  return is_lower_bound_exact_ && !moved_by_graph_ ? std::optional(lower_bound_) : std::nullopt;
 }
 
 bool ScaleState::changed_by_last_update() const {
@@ -143,7 +159,7 @@ bool ScaleState::changed_by_last_update() const {
 }
 
 void ScaleState::tighten_lower_bound() {
-  if (may_be_below_one() && !known()) {
+  if (!moved_by_graph_ && may_be_below_one() && !known()) {
     lower_bound_ = scale_.item<double>();
     is_lower_bound_exact_ = true;
   }

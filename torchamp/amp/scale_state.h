@@ -29,8 +29,11 @@ class ScaleState {
   /// Makes the tensors on `device` from the numbers held so far.
   void place(at::Device device);
 
-  /// The scale, float32 and 0-dim, on `device`; copied there once until it changes.
+  /// The scale, float32 and 0-dim, on `device`: a copy, made once until the scale changes. Graphs
+  /// of autograd hold it, and later updates do not change it.
   at::Tensor scale_on(at::Device device);
+  /// The same, copied anew.
+  at::Tensor copy_on(at::Device device);
   /// float(1 / double(scale)), on the scale's device.
   at::Tensor inverse() const;
 
@@ -42,6 +45,9 @@ class ScaleState {
   void set(double scale);
   /// Replaces everything.
   void load(const ScaleNumbers& numbers);
+  /// update() was captured into a CUDA graph: from now on replays move the scale unseen by the
+  /// host.
+  void is_moved_by_graph() { moved_by_graph_ = true; }
   /// To be called when the growth interval changed: a longer run than it then grows at the next
   /// good iteration.
   void growth_interval_changed() { tracker_may_exceed_interval_ = true; }
@@ -59,7 +65,7 @@ class ScaleState {
   /// loss, and while only set by hand.
   std::optional<double> known() const;
   /// True unless the scale is known to be 1 or more, without waiting for a device.
-  bool may_be_below_one() const { return known().value_or(lower_bound_) < 1.0; }
+  bool may_be_below_one() const { return moved_by_graph_ || known().value_or(lower_bound_) < 1.0; }
   /// Makes that knowledge exact by reading the scale, where it had become loose.
   void tighten_lower_bound();
 
@@ -67,15 +73,18 @@ class ScaleState {
   void scale_was_set(double scale);
 
   ScaleNumbers pending_;  // until place()
-  at::Tensor scale_;      // replaced, never written, by update(): graphs hold the one they used
+  // Written in place, whatever changes it: a CUDA graph reads and writes this memory at each
+  // replay.
+  at::Tensor scale_;
   at::Tensor previous_scale_;
   at::Tensor growth_tracker_;
   at::Tensor overflow_run_;
   at::Tensor iterations_since_growth_;
-  std::vector<at::Tensor> copies_;  // of the scale, on other devices
+  std::vector<at::Tensor> copies_;  // of the scale, one a device
   double lower_bound_ = 0.0;
   bool is_lower_bound_exact_ = true;
   bool tracker_may_exceed_interval_ = false;
+  bool moved_by_graph_ = false;
 };
 
 }  // namespace torchamp::amp::detail

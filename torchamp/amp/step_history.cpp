@@ -119,14 +119,52 @@ void StepHistory::load_state_dict(const base::StateDict& state) {
 }
 
 void StepHistory::take_read() {
-  while (!entries_.empty() &&
-         (entries_.front().outcome.is_read() || entries_.size() > kMostUnread)) {
+  if (coming_ && (coming_->has_arrived() || entries_.size() > 2 * kMostUnread)) {
+    settle_asked();
+  } else if (!coming_ && entries_.size() > kMostUnread) {
+    ask_for_oldest();
+  }
+  while (!entries_.empty() && entries_.front().outcome.is_read()) {
     take(entries_.front());
     entries_.pop_front();
   }
 }
 
+void StepHistory::ask_for_oldest() {
+  std::vector<at::Tensor> found;
+  for (const auto& entry : entries_) {
+    if (entry.outcome.is_read()) {
+      continue;
+    }
+    const at::Tensor& each = entry.outcome.found_inf();
+    if (!found.empty() && each.device() != found.front().device()) {
+      break;
+    }
+    found.push_back(each);
+    asked_.push_back(entry.outcome);
+  }
+  if (found.empty()) {
+    return;
+  }
+  coming_.emplace(found);
+  if (coming_->has_arrived()) {  // the host's own numbers
+    settle_asked();
+  }
+}
+
+void StepHistory::settle_asked() {
+  const std::vector<double> found = coming_->get();
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    asked_[i].settle(found[i] != 0.0);
+  }
+  coming_.reset();
+  asked_.clear();
+}
+
 void StepHistory::read_all() {
+  if (coming_) {
+    settle_asked();
+  }
   for (const auto& entry : entries_) {
     take(entry);
   }

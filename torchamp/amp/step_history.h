@@ -13,14 +13,18 @@
 #include "torchamp/amp/step_outcome.h"
 #include "torchamp/base/export.h"
 #include "torchamp/base/state_dict.h"
+#include "torchamp/multi_tensor/device_read.h"
 
 namespace torchamp::amp::detail {
 
-/// Outcomes come in as they are, read or not; note() and end_iteration() never wait for a device,
-/// except for an outcome that is still unread after kMostUnread later ones. The other functions
-/// read what is unread.
+/// Outcomes come in as they are, read or not. Where nobody reads them, note() and end_iteration()
+/// have the oldest ones copied to the host behind the work that is queued, once kMostUnread are
+/// unread, and count them when they have come; they wait, for a copy asked for kMostUnread steps
+/// before, only where the host is that far ahead of its device. The other functions read what is
+/// unread.
 ///
-/// Memory: kMostUnread outcomes and `capacity` skipped steps at most, whatever the run's length.
+/// Memory: 2 * kMostUnread outcomes and `capacity` skipped steps at most, whatever the run's
+/// length.
 class TORCHAMP_API StepHistory {
  public:
   static constexpr size_t kMostUnread = 64;
@@ -60,11 +64,16 @@ class TORCHAMP_API StepHistory {
 
   void take(const Entry& entry);
   void take_read();
+  void ask_for_oldest();
+  void settle_asked();
   void read_all();
   void close_iteration();
 
   size_t capacity_;
   std::deque<Entry> entries_;  // not yet counted
+  // Outcomes on their way to the host, the oldest unread ones of one device.
+  std::optional<multi_tensor::DeviceRead> coming_;
+  std::vector<StepOutcome> asked_;
   std::deque<Skip> skips_;
   int64_t ended_ = 0;
   int64_t applied_ = 0;

@@ -34,11 +34,14 @@ bool StepOutcome::is_read() const { return reading_->skipped.has_value(); }
 const at::Tensor& StepOutcome::found_inf() const { return reading_->found_inf; }
 
 bool StepOutcome::skipped() const {
-  if (!reading_->skipped) {
-    reading_->skipped = reading_->found_inf.item<float>() != 0.0F;
-    reading_->found_inf = at::Tensor();
-  }
+  if (!reading_->skipped) settle(reading_->found_inf.item<float>() != 0.0F);
   return *reading_->skipped;
+}
+
+void StepOutcome::settle(bool skipped) const {
+  if (reading_->skipped) return;
+  reading_->skipped = skipped;
+  reading_->found_inf = at::Tensor();
 }
 
 StepOutcome::Reason StepOutcome::reason() const {

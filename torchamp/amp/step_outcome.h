@@ -11,6 +11,10 @@
 
 namespace torchamp::amp {
 
+namespace detail {
+class StepHistory;
+}
+
 /// Whether a step was applied, or skipped and why.
 ///
 /// Reading is lazy: the first question that needs a number from the device waits for it, and copies
@@ -55,9 +59,12 @@ class TORCHAMP_API StepOutcome {
  private:
   struct Reading;
   friend class GradScaler;
+  friend class detail::StepHistory;
   explicit StepOutcome(std::shared_ptr<Reading> reading) : reading_(std::move(reading)) {}
   void set_loss(at::Tensor loss);
   void set_has_nan(at::Tensor has_nan);
+  /// What found_inf() says, read elsewhere; changes nothing where it has been read already.
+  void settle(bool skipped) const;
 
   std::shared_ptr<Reading> reading_;
 };

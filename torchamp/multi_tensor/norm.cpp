@@ -34,7 +34,7 @@ at::Tensor total_norm(const std::vector<at::Tensor>& tensors, double norm_type) 
   norms.reserve(dense.size());
   for (const auto& group : group_by_device_and_dtype(dense)) {
     for (const auto& norm : at::_foreach_norm(group.tensors, norm_type)) {
-      norms.push_back(norm.to(first_device, /*non_blocking=*/true));
+      norms.push_back(multi_tensor::on(first_device, norm));
     }
   }
   return at::linalg_vector_norm(at::stack(norms), norm_type);
@@ -50,7 +50,7 @@ void multiply_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor)
     }
   }
   for (const auto& group : group_by_device_and_dtype(dense)) {
-    at::_foreach_mul_(group.tensors, factor.to(group.device, /*non_blocking=*/true));
+    at::_foreach_mul_(group.tensors, multi_tensor::on(group.device, factor));
   }
 }
 

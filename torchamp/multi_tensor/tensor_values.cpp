@@ -29,6 +29,10 @@ at::Tensor tensor_values(const at::Tensor& tensor, const std::function<std::stri
   return values.is_complex() ? at::view_as_real(values) : values;
 }
 
+at::Tensor on(at::Device device, const at::Tensor& tensor) {
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+}
+
 std::vector<TensorGroup> group_by_device_and_dtype(const std::vector<at::Tensor>& tensors) {
   std::vector<TensorGroup> groups;
   for (const auto& tensor : tensors) {

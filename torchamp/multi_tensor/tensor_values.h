@@ -25,6 +25,10 @@ namespace torchamp::multi_tensor {
 TORCHAMP_API at::Tensor tensor_values(const at::Tensor& tensor,
                                       const std::function<std::string()>& who);
 
+/// `tensor` on `device`. The copy is queued and nothing waits for it, unless `device` is the host,
+/// which might otherwise read before the numbers have come.
+TORCHAMP_API at::Tensor on(at::Device device, const at::Tensor& tensor);
+
 /// Tensors that one kernel call can take: one device, one dtype, in the order they came in.
 struct TensorGroup {
   at::Device device = at::kCPU;

@@ -27,8 +27,8 @@ std::vector<TensorGroup> checked_groups(const std::vector<at::Tensor>& tensors, 
 
 void run(std::vector<TensorGroup>& groups, const at::Tensor& inv_scale, NonFiniteFlags& found) {
   for (auto& group : groups) {
-    at::_amp_foreach_non_finite_check_and_unscale_(
-        group.tensors, found.on(group.device), inv_scale.to(group.device, /*non_blocking=*/true));
+    at::_amp_foreach_non_finite_check_and_unscale_(group.tensors, found.on(group.device),
+                                                   multi_tensor::on(group.device, inv_scale));
   }
 }
 
@@ -60,9 +60,9 @@ bool NonFiniteFlags::on_host() const {
 at::Tensor NonFiniteFlags::sum(at::Device device) const {
   TORCH_INTERNAL_ASSERT(!flags_.empty());
   const at::NoGradGuard no_grad;
-  at::Tensor total = flags_.front().to(device, /*non_blocking=*/true);
+  at::Tensor total = multi_tensor::on(device, flags_.front());
   for (size_t i = 1; i < flags_.size(); ++i) {
-    total = total.add(flags_[i].to(device, /*non_blocking=*/true));
+    total = total.add(multi_tensor::on(device, flags_[i]));
   }
   return flags_.size() == 1 ? total.clone() : total;
 }
@@ -92,7 +92,7 @@ void check_product_finite(const std::vector<at::Tensor>& tensors, const at::Tens
                           NonFiniteFlags& found) {
   const at::NoGradGuard no_grad;
   for (auto& group : checked_groups(tensors, "check_product_finite")) {
-    const at::Tensor factor = inv_scale.to(group.device, /*non_blocking=*/true);
+    const at::Tensor factor = multi_tensor::on(group.device, inv_scale);
     TensorGroup products{group.device, group.dtype == at::kDouble ? at::kDouble : at::kFloat, {}};
     for (const at::Tensor& values : group.tensors) {
       products.tensors.push_back(values.to(products.dtype).mul(factor));
@@ -107,7 +107,7 @@ at::Tensor any_nan(const std::vector<at::Tensor>& tensors, at::Device device) {
   at::Tensor result = at::full({}, false, at::TensorOptions().dtype(at::kBool).device(device));
   for (const auto& group : checked_groups(tensors, "any_nan")) {
     for (const auto& values : group.tensors) {
-      result = result.logical_or(at::isnan(values).any().to(device, /*non_blocking=*/true));
+      result = result.logical_or(multi_tensor::on(device, at::isnan(values).any()));
     }
   }
   return result;

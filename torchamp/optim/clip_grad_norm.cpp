@@ -13,6 +13,7 @@
 #include "torchamp/multi_tensor/norm.h"
 #include "torchamp/multi_tensor/pending_factors.h"
 #include "torchamp/multi_tensor/scaled_marks.h"
+#include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::optim {
 namespace {
@@ -75,7 +76,7 @@ at::Tensor multiplied(const Gradient& gradient) {
   at::Tensor product = gradient.gradient;
   for (const at::Tensor& factor : {gradient.factors.factor, gradient.factors.second_factor}) {
     if (factor.defined()) {
-      product = product.to(at::kFloat).mul(factor.to(product.device(), /*non_blocking=*/true));
+      product = product.to(at::kFloat).mul(multi_tensor::on(product.device(), factor));
     }
   }
   return product;

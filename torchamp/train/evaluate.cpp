@@ -7,8 +7,8 @@
 #include <torch/nn/module.h>
 
 #include "torchamp/amp/autocast.h"
+#include "torchamp/multi_tensor/device_read.h"
 #include "torchamp/train/data/loader.h"
-#include "torchamp/train/device_read.h"
 
 namespace torchamp::train {
 namespace {
@@ -62,7 +62,7 @@ std::optional<Evaluation> evaluate(torch::nn::Module& module, const Forward& for
     has_classes = !batch.target.is_floating_point() && output.dim() == batch.target.dim() + 1;
     if (has_classes) num_right += output.argmax(-1).eq(batch.target).sum();
   }
-  const std::vector<double> sums = DeviceRead({loss_sum, num_right}).get();
+  const std::vector<double> sums = multi_tensor::DeviceRead({loss_sum, num_right}).get();
   const double count = static_cast<double>(num_targets);
   Evaluation result;
   result.loss = sums[0] / count;

@@ -12,9 +12,9 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
+#include "torchamp/multi_tensor/device_read.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
-#include "torchamp/train/device_read.h"
 #include "torchamp/train/rng_state.h"
 
 namespace torchamp::train {
@@ -46,7 +46,7 @@ void check_fits(const RunState& saved, const RunState& now,
 
 // The flags of a module's tensors, read with one wait for the device.
 std::vector<double> read_flags(const std::vector<at::Tensor>& flags) {
-  return flags.empty() ? std::vector<double>() : DeviceRead(flags).get();
+  return flags.empty() ? std::vector<double>() : multi_tensor::DeviceRead(flags).get();
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/buffer_guard.h"
+#include "torchamp/multi_tensor/device_read.h"
 #include "torchamp/optim/clip_grad_norm.h"
-#include "torchamp/train/device_read.h"
 
 namespace torchamp::train {
 namespace {
@@ -59,7 +59,7 @@ StepResult train_step(const StepParts& parts, const StepOptions& options, const 
   const at::Tensor norm = clip_or_measure(parts.optimizer, options.clip);
   // Scaling 1 gives the scale as a tensor, without a wait for the device.
   const at::Tensor one = at::ones({}, loss.options());
-  DeviceRead numbers({loss, norm, is_scaled ? parts.scaler.scale(one) : one});
+  multi_tensor::DeviceRead numbers({loss, norm, is_scaled ? parts.scaler.scale(one) : one});
 
   StepResult result;
   const auto read = [&] {

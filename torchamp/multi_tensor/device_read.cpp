@@ -1,10 +1,10 @@
-#include "torchamp/train/device_read.h"
+#include "torchamp/multi_tensor/device_read.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace torchamp::train {
+namespace torchamp::multi_tensor {
 
 DeviceRead::DeviceRead(const std::vector<at::Tensor>& scalars) {
   std::vector<at::Tensor> doubles;
@@ -25,10 +25,12 @@ DeviceRead::DeviceRead(const std::vector<at::Tensor>& scalars) {
   copied_->record(device.getStream(packed.device()));
 }
 
+bool DeviceRead::has_arrived() const { return !copied_ || copied_->query(); }
+
 std::vector<double> DeviceRead::get() {
   if (copied_) copied_->synchronize();
   const double* data = host_.const_data_ptr<double>();
   return std::vector<double>(data, data + host_.numel());
 }
 
-}  // namespace torchamp::train
+}  // namespace torchamp::multi_tensor

@@ -9,7 +9,7 @@
 
 #include "torchamp/base/export.h"
 
-namespace torchamp::train {
+namespace torchamp::multi_tensor {
 
 /// Copies device scalars to the host, behind the work that is queued already.
 ///
@@ -20,6 +20,8 @@ class TORCHAMP_API DeviceRead {
   /// `scalars`: one element each, of one device, any real dtype.
   explicit DeviceRead(const std::vector<at::Tensor>& scalars);
 
+  /// Whether get() would not wait.
+  bool has_arrived() const;
   std::vector<double> get();
 
  private:
@@ -27,4 +29,4 @@ class TORCHAMP_API DeviceRead {
   std::optional<c10::Event> copied_;
 };
 
-}  // namespace torchamp::train
+}  // namespace torchamp::multi_tensor
