@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "cuda/device_under_test.h"
+#include "torchamp/optim/master_weights.h"
 #include "torchamp/torchamp.h"
 
 namespace torchamp {
@@ -40,7 +41,8 @@ struct NoSync {
 
 // weight * input, summed: the gradient is the input.
 struct Training {
-  explicit Training(bool fused_clip) : scaler({.init_scale = 1024, .growth_interval = 3}) {
+  explicit Training(bool fused_clip, int64_t growth_interval = 3)
+      : scaler({.init_scale = 1024, .growth_interval = growth_interval}) {
     weight = torch::linspace(-1, 1, 5000, on_gpu()).requires_grad_();
     input = torch::ones({5000}, on_gpu());
     optimizer = std::make_unique<optim::AdamW>(std::vector{weight}, optim::AdamWOptions(0.1));
@@ -72,9 +74,9 @@ TEST_F(Gpu, TheGuardOfTheseTestsSeesAWait) {
 
 TEST_F(Gpu, NothingWaitsInScaleUnscaleStepAndUpdate) {
   for (const bool fused_clip : {true, false}) {
-    Training training(fused_clip);
-    training.step();  // makes states
-    for (int i = 0; i < 5; ++i) {
+    Training training(fused_clip, /*growth_interval=*/1000);
+    training.step();                 // makes states
+    for (int i = 0; i < 300; ++i) {  // more than a scaler keeps of outcomes that nobody reads
       if (i == 2) training.input.fill_(std::numeric_limits<float>::infinity());
       if (i == 3) training.input.fill_(0.5);
       training.optimizer->zero_grad();
@@ -84,7 +86,9 @@ TEST_F(Gpu, NothingWaitsInScaleUnscaleStepAndUpdate) {
     training.optimizer->sync_state();
     auto& state = static_cast<torch::optim::AdamWParamState&>(
         *training.optimizer->state().at(training.weight.unsafeGetTensorImpl()));
-    EXPECT_EQ(state.step(), 5);  // six, one of them skipped
+    EXPECT_EQ(state.step(), 300);  // 301, one of them skipped
+    EXPECT_EQ(training.scaler.applied_steps(), 300);
+    EXPECT_EQ(training.scaler.skipped_steps(), 1);
   }
 }
 
@@ -121,6 +125,12 @@ TEST_F(Gpu, AWholeStepWithASkipRunsFromAGraph) {
       EXPECT_TRUE(at::equal(eager.weight, captured.weight)) << "input " << value;
       EXPECT_EQ(eager.scaler.get_scale(), captured.scaler.get_scale()) << "input " << value;
     }
+    for (Training* each : {&eager, &captured}) {  // what replays left behind is taken up
+      each->optimizer->zero_grad();
+      each->step();
+    }
+    EXPECT_TRUE(at::equal(eager.weight, captured.weight));
+    EXPECT_EQ(eager.scaler.get_scale(), captured.scaler.get_scale());
     eager.optimizer->sync_state();
     captured.optimizer->sync_state();
     const auto steps_of = [](Training& training) {
@@ -128,15 +138,15 @@ TEST_F(Gpu, AWholeStepWithASkipRunsFromAGraph) {
                  *training.optimizer->state().at(training.weight.unsafeGetTensorImpl()))
           .step();
     };
-    EXPECT_EQ(steps_of(eager), 7);  // eight, one of them skipped
-    EXPECT_EQ(steps_of(captured), 7);
+    EXPECT_EQ(steps_of(eager), 8);  // nine, one of them skipped
+    EXPECT_EQ(steps_of(captured), 8);
   }
 }
 
 TEST_F(Gpu, AStepTakesNoMemoryOfTheGradientsSize) {
   const c10::DeviceIndex index = device_under_test::device().index();
   const auto current = [&](bool peak) {
-    const auto& bytes = c10::cuda::CUDACachingAllocator::getDeviceStats(index).allocated_bytes[0];
+    const auto bytes = c10::cuda::CUDACachingAllocator::getDeviceStats(index).allocated_bytes[0];
     return peak ? bytes.peak : bytes.current;
   };
   std::vector<at::Tensor> weights;
@@ -179,6 +189,27 @@ TEST_F(Gpu, IndicesAbove31BitsAreTaken) {
   EXPECT_TRUE(at::equal(values.slice(0, 0, 300), torch::full_like(values.slice(0, 0, 300), 0.5)));
   EXPECT_TRUE(at::equal(values.slice(0, count - 300), values.slice(0, 0, 300)));
   EXPECT_EQ((values == 0.5).sum().item<int64_t>(), count);
+}
+
+TEST_F(Gpu, AMasterGoesToAnotherDeviceWithItsParameter) {
+  // None of them is a 16-bit float; 0x1.03p+0 lies half way between two bfloat16.
+  const at::Tensor values = torch::tensor({1.0F + 0x1p-20F, 0x1.03p+0F, -3.14159274F, 0x1.05p+0F});
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    at::Tensor parameter = torch::zeros({4}, dtype).requires_grad_();
+    const auto master = optim::detail::master_of(parameter);
+    master->set(parameter, values);
+    const auto holds = [&](const at::Tensor& expected) {
+      return at::equal(master->to_float(parameter).cpu(), expected);
+    };
+    parameter.set_data(parameter.detach().to(device_under_test::device()));
+    EXPECT_TRUE(holds(values));
+    master->sync(parameter);
+    EXPECT_TRUE(holds(values));
+    master->set(parameter, values * 3);  // by operators of the GPU
+    EXPECT_TRUE(holds(values * 3));
+    parameter.set_data(parameter.detach().cpu());
+    EXPECT_TRUE(holds(values * 3));
+  }
 }
 
 TEST_F(Gpu, AnotherStreamThanTheDefaultOneIsTaken) {

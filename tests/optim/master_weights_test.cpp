@@ -235,22 +235,6 @@ TEST(MasterWeight, IsGoneWhileTheParameterHasAnotherDtype) {
   EXPECT_EQ(f.value(), 1.0F);
 }
 
-TEST(MasterWeight, GoesToAnotherDeviceWithItsParameter) {
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "Needs a CUDA device.";
-  for (const auto dtype : {kBFloat16, kHalf}) {
-    Fixture f(dtype);
-    f.parameter.set_data(f.parameter.detach().to(torch::kCUDA));
-    EXPECT_EQ(f.value(), kFine);
-    f.master->sync(f.parameter);
-    EXPECT_EQ(f.value(), kFine);
-    const at::Tensor values = hard_floats().narrow(0, 0, 4);
-    f.master->set(f.parameter, values);
-    EXPECT_TRUE(torch::equal(as_int(full_precision(f.parameter).cpu()), as_int(values)));
-    f.parameter.set_data(f.parameter.detach().cpu());
-    EXPECT_TRUE(torch::equal(as_int(full_precision(f.parameter)), as_int(values)));
-  }
-}
-
 // ---- finding and life ----
 
 TEST(MasterWeight, IsFoundByEveryHandleOfTheParameter) {
