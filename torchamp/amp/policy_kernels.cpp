@@ -276,6 +276,8 @@ std::shared_ptr<Registration> register_kernel(c10::DeviceType device_type,
     return alive;
   }
   QuietWarnings quiet;
+  // LibTorch warns once a process; that one stays for those who did not mean to override.
+  const c10::WarningUtils::WarnAlways not_once;
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
       std::make_unique<PolicyKernel>(device_type, op, entry.slot));
