@@ -270,7 +270,7 @@ def main():
     show_head()
     with tempfile.TemporaryDirectory(prefix="torchamp-bench-") as folder:
         for work in works:
-            if work.slow and arguments.work != work.name and "fp16" not in arguments.work:
+            if work.slow and arguments.work != work.name:
                 say(f"{work.name} is left out: {work.slow}; --work {work.name} runs it")
                 continue
             report["rows"] += Comparison(work, arguments, pathlib.Path(folder)).run()

@@ -21,6 +21,7 @@ BYTES = {"": 32, "/bf16-master": 28}
 ASKED = {
     ("step/mlp/bf16", "pytorch"): 1.5, ("step/resnet18/bf16", "pytorch"): 1.3,
     ("step/resnet18/bf16", "pytorch-compile"): 1.1, ("step/gpt/bf16", "pytorch"): 1.25,
+    **{(f"step/{model}/fp16", "fp32"): 0.9 for model in MODELS},
     ("phase/optimizer/8", "libtorch"): 10, ("phase/optimizer/160", "libtorch"): 7,
     ("phase/optimizer/8", "pytorch"): 1.8, ("phase/optimizer/160", "pytorch"): 2.2,
     ("phase/optimizer/8/bf16-master", "pytorch"): 2.5, ("phase/optimizer/160/bf16-master", "pytorch"): 2.5,
@@ -79,14 +80,12 @@ def step_work(model, precision):
     sides.append(SideSpec("libtorch", "c++", {"side": "libtorch"}))
     if precision != "fp32":
         sides.append(SideSpec("fp32", "c++", {"side": "ours", "precision": "fp32"}, "first"))
-    slow = ""
-    runs, turns = STEP_TURNS[model]
-    if precision == "fp16" and not has_fast_fp16():
-        runs, turns = 1, 1
-        sides = [side for side in sides if side.name not in ("/ieee", "pytorch-compile")]
-        slow = "this CPU has no fp16 arithmetic, and a step takes up to half a minute"
-    return Work(f"step/{model}/{precision}", {"work": "step", "model": model, "precision": precision}, sides, runs,
-                turns, slow)
+    name, settings = f"step/{model}/{precision}", {"work": "step", "model": model, "precision": precision}
+    if precision != "fp16" or has_fast_fp16():
+        return [Work(name, settings, sides, *STEP_TURNS[model])]
+    slow = "this CPU has no fp16 arithmetic, and a step of LibTorch's takes up to half a minute"
+    return [Work(name, settings, [side for side in sides if side.name in ("", "fp32")], *STEP_TURNS[model]),
+            Work(name + "/peers", settings, [side for side in sides if side.name in ("", "pytorch", "libtorch")], 1, 1, slow)]
 
 
 def phase_work(size):
@@ -103,7 +102,7 @@ def phase_work(size):
 
 def all_works():
     return [phase_work(size) for size in SIZES] + [
-        step_work(model, precision) for precision in ("bf16", "fp32", "fp16") for model in MODELS]
+        work for precision in ("bf16", "fp32", "fp16") for model in MODELS for work in step_work(model, precision)]
 
 
 def matches(name, pattern):

@@ -23,6 +23,7 @@
 #include "cli/exit_code.h"
 #include "cli/kernels.h"
 #include "torchamp/base/error.h"
+#include "torchamp/ops/install.h"
 
 namespace torchamp::cli {
 namespace {
@@ -219,6 +220,7 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
 
 void run_bench(const BenchOptions& options) {
   check_cpu_kernels();
+  const ops::Installation installation;
   const StepSettings settings = check(options);
   if (options.threads > 0) torch::set_num_threads(options.threads);
   if (!options.memory_child.empty()) {

@@ -13,6 +13,7 @@
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
+#include "torchamp/ops/install.h"
 
 namespace torchamp::cli {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 struct InfoOptions {
   bool json = false;
   int threads = 0;
+  bool ops = false;
   bool onednn_probe = false;
 };
 
@@ -109,6 +111,38 @@ std::string describe_cpu_kernels() {
          (absent.empty() ? "" : "; not here: " + absent) + ")";
 }
 
+// "44 of LibTorch's for float16 (TORCHAMP_OPS=off leaves them; info --ops lists them)"
+std::string describe_ops() {
+  if (!ops::installed()) return "none (TORCHAMP_OPS is off)";
+  int replaced = 0;
+  for (const ops::ReplacedOp& each : ops::list()) replaced += each.state == ops::OpState::kReplaced;
+  return std::to_string(replaced) +
+         " of LibTorch's, for float16 (TORCHAMP_OPS=off leaves them; info --ops lists them)";
+}
+
+std::string state_of(const ops::ReplacedOp& op) {
+  return ops::to_string(op.state) + (op.other.empty() ? std::string() : ": " + op.other);
+}
+
+void print_ops() {
+  for (const ops::ReplacedOp& each : ops::list()) {
+    std::printf("%-52s %s  %-16s %s\n", each.name.c_str(), each.dtype.c_str(),
+                state_of(each).c_str(), each.reason.c_str());
+  }
+}
+
+Json ops_json() {
+  Json rows = Json::array();
+  for (const ops::ReplacedOp& each : ops::list()) {
+    rows.push_back({{"op", each.name},
+                    {"dtype", each.dtype},
+                    {"state", ops::to_string(each.state)},
+                    {"other", each.other.empty() ? Json(nullptr) : Json(each.other)},
+                    {"reason", each.reason}});
+  }
+  return rows;
+}
+
 void print_table(const train::MachineInfo& info, const Advice& advice) {
   std::string have, lack;
   for (const auto& [name, present] : feature_list(info.cpu)) {
@@ -124,6 +158,7 @@ void print_table(const train::MachineInfo& info, const Advice& advice) {
   row("  absent", lack.empty() ? "none" : lack.substr(1));
   row("  LibTorch kernels", info.cpu_capability);
   row("  TorchAmp kernels", describe_cpu_kernels());
+  row("  replaced ops", describe_ops());
   row("  oneDNN", info.onednn_version + ", " + onednn_isa());
   row("  threads", std::to_string(info.threads) + " of " + std::to_string(info.num_cpus) + " CPUs");
   const train::PrecisionTimes& times = advice.times;
@@ -156,6 +191,15 @@ void run_info(const InfoOptions& options) {
     return;
   }
   check_cpu_kernels();
+  const ops::Installation installation;
+  if (options.ops) {
+    if (options.json) {
+      std::printf("%s\n", ops_json().dump(2).c_str());
+    } else {
+      print_ops();
+    }
+    return;
+  }
   const train::MachineInfo info = train::machine_info();
   const Advice advice = advise();
   if (options.json) {
@@ -199,6 +243,8 @@ void setup_info(CLI::App& app) {
   CLI::App* info = app.add_subcommand(
       "info", "What this machine can do, and which precision to use on it (measured on the CPU)");
   info->add_flag("--json", options->json, "Print one JSON object instead of a table");
+  info->add_flag("--ops", options->ops,
+                 "List the ops of LibTorch that TorchAmp replaces, and why, instead");
   info->add_option("--threads", options->threads, "CPU threads; 0 leaves LibTorch's default")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

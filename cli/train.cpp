@@ -19,6 +19,7 @@
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/install.h"
 #include "torchamp/train/metrics_file.h"
 #include "torchamp/train/progress.h"
 #include "torchamp/train/trainer.h"
@@ -191,6 +192,8 @@ void run_train(TrainOptions options, const CLI::App& command) {
     data_state = &checkpoint->at("data_state").to_dict("data_state");
     if (data_state->empty()) data_state = nullptr;
   }
+  std::optional<ops::Installation> installation;
+  if (options.ops == "on") installation.emplace();
   resolve(options);
   if (options.print_config) {
     std::fputs(describe(options).c_str(), stdout);

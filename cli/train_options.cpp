@@ -57,6 +57,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("workers", o.workers);
   visit("device", o.device);
   visit("layout", o.layout);
+  visit("ops", o.ops);
 }
 
 std::string text_of(const std::string& value) { return value; }
@@ -252,6 +253,11 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
                   "contiguous, channels_last, or auto: channels_last for convolutions")
       ->capture_default_str()
       ->group(machine);
+  command
+      .add_option("--ops", o.ops,
+                  "TorchAmp's CPU kernels in place of LibTorch's, which make fp16 fast: on or off")
+      ->capture_default_str()
+      ->group(machine);
 
   const std::string files = "Files";
   command
@@ -333,6 +339,7 @@ void resolve(TrainOptions& o) {
   if (!o.schedule) o.schedule = o.warmup_steps > 0 ? "cosine" : "constant";
   if (!o.epochs && !o.steps) o.epochs = 1;
 
+  check_name("ops", o.ops, {"on", "off"});
   // "auto" measures on a CPU, so every mistake is found before.
   const c10::Device device = parse_device(o.device);
   TrainOptions probe = o;
@@ -412,6 +419,7 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.workers = o.workers;
   config.device = parse_device(o.device);
   config.layout = train::parse_layout(o.layout);
+  config.ops = o.ops == "on";
   config.checkpoint = o.checkpoint;
   config.metadata = to_state_dict(o);
   return config;

@@ -48,6 +48,7 @@ struct TrainOptions {
   int64_t workers = 1;
   std::string device = "cpu";
   std::string layout = "auto";
+  std::string ops = "on";
 
   // Of this call alone; a checkpoint does not keep them.
   std::string checkpoint;

@@ -17,6 +17,7 @@
 #include "torchamp/base/version.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
+#include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/clip_grad_norm.h"
 #include "torchamp/optim/ema.h"

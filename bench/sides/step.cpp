@@ -11,6 +11,7 @@
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/train/memory_layout.h"
@@ -97,7 +98,9 @@ class Ours final : public Step {
       : Step(settings),
         scaler_({.enabled = dtype_ == at::kHalf}),
         optimizer_(convert(*model_, dtype_), torch::optim::AdamWOptions(kLr),
-                   fused_options(settings)) {}
+                   fused_options(settings)) {
+    ops::install();
+  }
 
  private:
   static std::vector<at::Tensor> convert(models::Model& model,

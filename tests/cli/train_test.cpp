@@ -64,6 +64,7 @@ TEST(TrainCommand, BadInputIsOneSentenceAndAnExitCode) {
   const std::vector<Case> cases = {
       {"--model lenet", 2, "'lenet' is not known; accepted are: mlp, cnn, resnet18, gpt."},
       {"--precision fp8", 2, "'fp8' is not known; accepted are: fp32, bf16, fp16, auto."},
+      {"--ops some", 2, "[--ops] 'some' is not known; accepted are: on, off."},
       {"--validate-precision x", 2, "[--validate-precision]"},
       {"--optimizer lion", 2, "accepted are: adamw, sgd."},
       {"--device tpu", 2, "cpu, cuda or cuda:N is accepted"},
@@ -242,8 +243,9 @@ TEST(TrainCommand, PrintConfigShowsTheRunInFullAndTrainsNothing) {
   const Result result = folder.run(
       words("train --print-config --optimizer sgd --precision fp16 --warmup-steps 5 --batch 32"));
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* line : {"optimizer = sgd\n", "lr = 0.01\n", "scaler = on\n", "batch = 32\n",
-                           "schedule = cosine\n", "validate-precision = fp16\n", "epochs = 1\n"}) {
+  for (const char* line :
+       {"optimizer = sgd\n", "lr = 0.01\n", "scaler = on\n", "batch = 32\n", "schedule = cosine\n",
+        "validate-precision = fp16\n", "ops = on\n", "epochs = 1\n"}) {
     EXPECT_THAT(result.out, HasSubstr(line));
   }
 }

@@ -45,10 +45,14 @@ TEST(Info, ClaimsASpeedUpOnlyWhereItMeasuredOne) {
 }
 
 TEST(Info, WarnsOnceOfASlowTypeAndNamesFp16) {
-  const bool fp16_is_slow = info()["matmul_speed_vs_fp32"]["fp16"] < 0.5;
-  if (!fp16_is_slow) GTEST_SKIP() << "fp16 is not slow on this CPU";
-  EXPECT_NE(info()["warning"].get<std::string>().find("fp16"), std::string::npos);
+  setenv("TORCHAMP_OPS", "off", 1);
+  const Json plain = Json::parse(run_command("info --json --threads 1").out);
   const std::string table = run_command("info").out;
+  unsetenv("TORCHAMP_OPS");
+  const bool fp16_is_slow = plain["matmul_speed_vs_fp32"]["fp16"] < 0.5;
+  if (!fp16_is_slow) GTEST_SKIP() << "fp16 is not slow on this CPU";
+  EXPECT_NE(plain["warning"].get<std::string>().find("fp16"), std::string::npos);
+  EXPECT_GT(info()["matmul_speed_vs_fp32"]["fp16"], plain["matmul_speed_vs_fp32"]["fp16"]);
   const size_t first = table.find("warning: ");
   ASSERT_NE(first, std::string::npos) << table;
   EXPECT_EQ(table.find("warning: ", first + 1), std::string::npos) << table;
@@ -100,6 +104,33 @@ TEST(Info, TableNamesTheParts) {
   for (const char* part : {"TorchAmp", "LibTorch", "CPU", "features", "oneDNN", "threads", "use"}) {
     EXPECT_NE(table.find(part), std::string::npos) << part << " is missing in\n" << table;
   }
+}
+
+TEST(Info, ListsTheOpsThatAreReplaced) {
+  const Json rows = Json::parse(run_command("info --ops --json").out);
+  EXPECT_GE(rows.size(), 40U);
+  for (const Json& row : rows) {
+    EXPECT_TRUE(row["state"] == "replaced" || row["state"] == "not needed here") << row;
+    EXPECT_EQ(row["dtype"], "float16");
+    EXPECT_TRUE(row["other"].is_null());
+  }
+  const Output table = run_command("info --ops");
+  EXPECT_NE(table.out.find("aten::avg_pool3d "), std::string::npos);
+  EXPECT_EQ(table.err, "");  // LibTorch warns of overridden kernels, not of these
+}
+
+TEST(Info, TheEnvironmentSwitchesTheOpsOff) {
+  setenv("TORCHAMP_OPS", "off", 1);
+  for (const Json& row : Json::parse(run_command("info --ops --json").out)) {
+    EXPECT_EQ(row["state"], "LibTorch's");
+  }
+  setenv("TORCHAMP_OPS", "maybe", 1);
+  const Output refused = run_command("info --ops");
+  unsetenv("TORCHAMP_OPS");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.err,
+            "torchamp: [TORCHAMP_OPS] The environment variable TORCHAMP_OPS is 'maybe'; on, off or "
+            "no value is accepted.\n");
 }
 
 }  // namespace

@@ -66,6 +66,9 @@ struct TORCHAMP_API TrainerConfig {
   int64_t workers = 1;  ///< threads that read data ahead; 0 reads in the training thread
 
   c10::Device device = c10::Device(c10::kCPU);
+  /// Whether the run holds TorchAmp's CPU kernels on LibTorch's dispatcher (ops/install.h). false
+  /// takes none away that the program has installed itself; TORCHAMP_OPS=off goes before true.
+  bool ops = true;
   Layout layout = Layout::kAuto;
 
   /// This many skipped steps in a row end the run. A scale of 65536 reaches the floor, 2^-14, after

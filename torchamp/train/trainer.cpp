@@ -12,6 +12,7 @@
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/lr_schedule.h"
@@ -141,6 +142,7 @@ struct Trainer::Run {
   void load(const base::StateDict& dict);
 
   TrainerConfig config;
+  std::optional<ops::Installation> installation;
   bool makes_optimizer;
   TrainerParts parts;
   TrainerCallbacks callbacks;
@@ -157,6 +159,9 @@ struct Trainer::Run {
 
 Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallbacks raw_callbacks)
     : config(resolve(std::move(raw_config), raw_parts)),
+      installation(config.ops && config.device.is_cpu()
+                       ? std::optional<ops::Installation>(std::in_place)
+                       : std::nullopt),
       makes_optimizer(!raw_parts.optimizer),
       parts([&] {
         // The optimizer holds the parameters as they are, so they are moved before it is made.

@@ -1,0 +1,210 @@
+#include "torchamp/ops/install.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "torchamp/base/error.h"
+#include "torchamp/base/state_dict.h"
+#include "torchamp/ops/fp16_arithmetic.h"
+#include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/registered_kernels.h"
+
+namespace torchamp::ops {
+namespace {
+
+constexpr const char* kOurs = "registered by TorchAmp's ops";
+
+// LibTorch warns of a kernel that is put over another, once a process. Ours say nothing, and leave
+// the one warning to those who did not mean to.
+class QuietRegistration final : public c10::WarningHandler {
+ public:
+  QuietRegistration() : always_(true), handler_(this) {}
+  void process(const c10::Warning& /*warning*/) override {}
+
+ private:
+  c10::WarningUtils::WarnAlways always_;
+  c10::WarningUtils::WarningHandlerGuard handler_;
+};
+
+struct Op {
+  detail::OpKernel kernel;
+  std::optional<c10::OperatorHandle> handle;
+  OpState state = OpState::kLibTorch;
+  std::string other;
+  std::optional<c10::RegistrationHandleRAII> registration = std::nullopt;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<Op> ops;
+  bool is_wanted = false;     // install() was called, and not taken back
+  int num_installations = 0;  // objects that live
+  bool is_installed = false;
+
+  Registry() {
+    std::vector<detail::OpKernel> table;
+    detail::add_half_matrix_products(table);
+    detail::add_half_layers(table);
+    detail::add_half_losses(table);
+    for (const detail::OpKernel& kernel : table) {
+      ops.push_back({kernel,
+                     c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),
+                     OpState::kLibTorch,
+                     {}});
+    }
+  }
+
+  void put_on() {
+    const QuietRegistration quiet;
+    for (Op& op : ops) put_on(op);
+    is_installed = true;
+  }
+
+  static void put_on(Op& op) {
+    if (!op.handle.has_value()) {
+      op.state = OpState::kNotInLibTorch;
+      return;
+    }
+    if (op.kernel.is_for_cpus_without_fp16 && detail::has_fp16_arithmetic()) {
+      op.state = OpState::kNotNeeded;
+      return;
+    }
+    op.other = detail::others_kernel(*op.handle);
+    if (!op.other.empty()) {
+      op.state = OpState::kOthers;
+      return;
+    }
+    op.kernel.before->take(*op.handle);
+    op.registration.emplace(
+        c10::Dispatcher::singleton().registerImpl(op.handle->operator_name(), c10::DispatchKey::CPU,
+                                                  op.kernel.make(), std::nullopt, nullptr, kOurs));
+    op.state = OpState::kReplaced;
+  }
+
+  void take_off() {
+    for (Op& op : ops) {
+      op.registration.reset();
+      op.state = op.handle.has_value() ? OpState::kLibTorch : OpState::kNotInLibTorch;
+      op.other.clear();
+    }
+    is_installed = false;
+  }
+
+  void settle() {
+    const bool should_be = is_wanted || num_installations > 0;
+    if (should_be && !is_installed) put_on();
+    if (!should_be && is_installed) take_off();
+  }
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+std::string environment() {
+  const char* value = std::getenv("TORCHAMP_OPS");
+  return value == nullptr ? std::string() : value;
+}
+
+bool is_off() {
+  const std::string error = environment_error();
+  if (!error.empty()) throw base::UsageError(error);
+  return environment() == "off";
+}
+
+}  // namespace
+
+std::string environment_error() {
+  const std::string value = environment();
+  if (value.empty() || value == "on" || value == "off") return {};
+  return "[TORCHAMP_OPS] The environment variable TORCHAMP_OPS is '" + base::printable(value) +
+         "'; on, off or no value is accepted.";
+}
+
+bool install() {
+  const bool off = is_off();
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.is_wanted = all.is_wanted || !off;
+  all.settle();
+  return all.is_installed;
+}
+
+void uninstall() {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.is_wanted = false;
+  all.settle();
+}
+
+bool installed() {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  return all.is_installed;
+}
+
+Installation::Installation() : is_counted_(!is_off()) {
+  if (!is_counted_) return;
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  ++all.num_installations;
+  all.settle();
+}
+
+Installation::~Installation() {
+  if (!is_counted_) return;
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  --all.num_installations;
+  all.settle();
+}
+
+const char* to_string(OpState state) {
+  switch (state) {
+    case OpState::kLibTorch:
+      return "LibTorch's";
+    case OpState::kReplaced:
+      return "replaced";
+    case OpState::kOthers:
+      return "another library's";
+    case OpState::kCovered:
+      return "covered by another library";
+    case OpState::kNotNeeded:
+      return "not needed here";
+    case OpState::kNotInLibTorch:
+      return "not in this LibTorch";
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown state");
+}
+
+std::vector<ReplacedOp> list() {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<ReplacedOp> rows;
+  for (const Op& op : all.ops) {
+    ReplacedOp row;
+    row.name = op.kernel.name;
+    if (*op.kernel.overload_name != '\0') row.name += std::string(".") + op.kernel.overload_name;
+    row.dtype = "float16";
+    row.reason = op.kernel.reason;
+    row.state = op.state;
+    row.other = op.other;
+    if (op.state == OpState::kReplaced) {
+      const std::string active = detail::cpu_kernel(*op.handle);
+      if (active.find(kOurs) == std::string::npos) {
+        row.state = OpState::kCovered;
+        row.other = active;
+      }
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+}  // namespace torchamp::ops

@@ -1,0 +1,112 @@
+#include "torchamp/ops/matrix_products.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+
+#include "torchamp/ops/convert.h"
+
+namespace torchamp::ops::detail {
+namespace {
+
+// Elements of float32 that one part of a product may take: 4 MiB. A panel of that size is still
+// wide enough for the matrix kernel to run at full speed, and glibc hands the memory out again
+// without new page faults.
+constexpr int64_t kPanel = 1 << 20;
+// A whole operand may take twice as much when that saves converting it again for each panel.
+constexpr int64_t kWhole = 2 * kPanel;
+constexpr int64_t kLeast = 256;  // rows or columns of a panel, however long the sum
+
+int64_t panel_length(int64_t size, int64_t elements_each) {
+  return std::clamp(kPanel / std::max<int64_t>(1, elements_each), kLeast,
+                    std::max<int64_t>(size, kLeast));
+}
+
+// A part of a matrix in float32: of the whole if that was converted, else converted now.
+at::Tensor part(const at::Tensor& whole, const at::Tensor& half, int64_t dim, int64_t begin,
+                int64_t length) {
+  return whole.defined() ? whole.narrow(dim, begin, length)
+                         : to_float(half.narrow(dim, begin, length));
+}
+
+// The first term in float32, where it is small (a bias by the rows): rows that repeat are converted
+// once. Undefined: it is converted part by part.
+at::Tensor small_self(const at::Tensor& self) {
+  at::Tensor once = self;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.stride(dim) == 0 && self.size(dim) > 1) once = once.narrow(dim, 0, 1);
+  }
+  return once.numel() <= kPanel ? to_float(once).expand(self.sizes()) : at::Tensor();
+}
+
+bool uses(const at::Tensor& self, const at::Scalar& beta) {
+  return self.defined() && beta.toDouble() != 0.0;  // 0 * NaN is 0 here, as LibTorch documents
+}
+
+}  // namespace
+
+void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+              const at::Scalar& beta, const at::Scalar& alpha, const at::Tensor& out) {
+  const int64_t rows = a.size(0), inner = a.size(1), columns = b.size(1);
+  const bool has_self = uses(self, beta);
+  const bool is_plain = !has_self && alpha.equal(1);
+  const at::Tensor whole_self = has_self ? small_self(self) : at::Tensor();
+  const at::Tensor whole_a = a.numel() <= kWhole ? to_float(a) : at::Tensor();
+  const int64_t panel_columns = panel_length(columns, std::max(inner, kLeast));
+  const at::Tensor whole_b = b.numel() <= kWhole ? to_float(b) : at::Tensor();
+  const int64_t panel_rows =
+      std::min(panel_length(rows, std::min(columns, panel_columns)),
+               whole_a.defined() ? rows : panel_length(rows, std::max(inner, kLeast)));
+  for (int64_t column = 0; column < columns; column += panel_columns) {
+    const int64_t width = std::min(panel_columns, columns - column);
+    const at::Tensor b_panel = part(whole_b, b, 1, column, width);
+    for (int64_t row = 0; row < rows; row += panel_rows) {
+      const int64_t height = std::min(panel_rows, rows - row);
+      const at::Tensor a_panel = part(whole_a, a, 0, row, height);
+      at::Tensor sum;
+      if (is_plain) {
+        sum = at::mm(a_panel, b_panel);
+      } else if (has_self) {
+        const at::Tensor first = part(whole_self, self.narrow(0, row, height), 1, column, width);
+        sum = at::addmm(whole_self.defined() ? first.narrow(0, row, height) : first, a_panel,
+                        b_panel, beta, alpha);
+      } else {
+        sum = at::mm(a_panel, b_panel).mul_(alpha);
+      }
+      store_half(sum, out.narrow(0, row, height).narrow(1, column, width));
+    }
+  }
+}
+
+void multiply_batch(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                    const at::Scalar& beta, const at::Scalar& alpha, const at::Tensor& out) {
+  const int64_t batch = a.size(0), rows = a.size(1), inner = a.size(2), columns = b.size(2);
+  const int64_t largest = std::max({rows * inner, inner * columns, rows * columns});
+  const int64_t length =
+      std::clamp<int64_t>(kPanel / std::max<int64_t>(1, largest), 1, std::max<int64_t>(batch, 1));
+  const bool has_self = uses(self, beta);
+  for (int64_t first = 0; first < batch; first += length) {
+    const int64_t count = std::min(length, batch - first);
+    const auto of_batch = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, count); };
+    if (largest > kWhole && count == 1) {
+      multiply(a[first], b[first], has_self ? self[first] : at::Tensor(), beta, alpha, out[first]);
+      continue;
+    }
+    const at::Tensor a_part = to_float(of_batch(a));
+    const at::Tensor b_part = to_float(of_batch(b));
+    at::Tensor sum;
+    if (has_self) {
+      sum = at::baddbmm(to_float(of_batch(self)), a_part, b_part, beta, alpha);
+    } else {
+      sum = at::bmm(a_part, b_part);
+      if (!alpha.equal(1)) sum.mul_(alpha);
+    }
+    store_half(sum, of_batch(out));
+  }
+}
+
+}  // namespace torchamp::ops::detail

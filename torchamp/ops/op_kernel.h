@@ -1,0 +1,37 @@
+#pragma once
+// OpKernel: one op with the kernel that may stand on its CPU key. The tables of them. Internal.
+
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "torchamp/ops/before.h"
+
+namespace torchamp::ops::detail {
+
+struct OpKernel {
+  const char* name;           ///< "aten::addmm"
+  const char* overload_name;  ///< "out", or empty
+  const char* reason;         ///< why LibTorch's own kernel gives way
+  /// LibTorch's kernel is slow, or absent, for want of fp16 arithmetic alone.
+  bool is_for_cpus_without_fp16;
+  Before* before;
+  c10::KernelFunction (*make)();
+};
+
+/// `Op` is a struct of at::_ops; Kernel::call(keys, arguments) is the kernel, Kernel::before what
+/// it falls back on.
+template <class Op, class Kernel>
+OpKernel op_kernel(const char* reason, bool is_for_cpus_without_fp16) {
+  return {Op::name, Op::overload_name, reason, is_for_cpus_without_fp16, &Kernel::before, [] {
+            return c10::KernelFunction::makeFromUnboxedFunction(
+                c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(&Kernel::call)>,
+                                                &Kernel::call>());
+          }};
+}
+
+void add_half_matrix_products(std::vector<OpKernel>& table);
+void add_half_layers(std::vector<OpKernel>& table);
+void add_half_losses(std::vector<OpKernel>& table);
+
+}  // namespace torchamp::ops::detail
