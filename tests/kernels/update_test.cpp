@@ -111,6 +111,21 @@ std::vector<double> adam_with_other_roots(const KernelTable& table, Tensors& t, 
   return {};
 }
 
+std::vector<double> adam_with_estimated_roots(const KernelTable& table, Tensors& t, Range range) {
+  const AdamRule rule = adam_rule(1e-2, 0.9, 0.99, 1e-8, 0.1, true, false, 3);
+  RootFunctions roots{halve_floats, halve_doubles};
+  roots.floats_are_estimated = true;
+  table.adam(rule,
+             {scaled(t.grad, false),
+              t.param.stream(),
+              t.moment.stream(),
+              t.second_moment.stream(),
+              {},
+              roots},
+             range);
+  return {};
+}
+
 template <bool kDecays, bool kMomentum, bool kNesterov, bool kFirst>
 std::vector<double> sgd(const KernelTable& table, Tensors& t, Range range) {
   SgdRule rule;
@@ -145,6 +160,7 @@ const NamedUpdate kUpdates[] = {
     {"adam", adam<false, false, false, true>},
     {"adam with decay, amsgrad", adam<false, true, true, true>},
     {"adam with other roots", adam_with_other_roots},
+    {"adamw with estimated roots", adam_with_estimated_roots},
     {"sgd", sgd<false, false, false, false>},
     {"sgd with decay", sgd<true, false, false, false>},
     {"sgd with momentum, first", sgd<true, true, false, true>},

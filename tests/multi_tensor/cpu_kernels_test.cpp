@@ -1,5 +1,9 @@
 // The list of CPU kernels, and what a wrong TORCHAMP_CPU does to whoever needs them.
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -9,6 +13,7 @@
 
 #include <torch/torch.h>
 
+#include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/torchamp.h"
 
 namespace torchamp::multi_tensor {
@@ -26,6 +31,35 @@ TEST(CpuKernels, OneIsInUseAndRunsHere) {
   }
   EXPECT_EQ(used, 1);
   EXPECT_FALSE(cpu_kernels_error());
+}
+
+// The roots as kernels take them, in place.
+void take_roots(const kernels::RootFunctions& roots, at::Tensor& values) {
+  float* x = values.data_ptr<float>();
+  if (roots.floats_are_estimated) {
+    cpu_kernels().estimated_roots(values.numel(), x);
+  } else if (roots.of_floats != nullptr) {
+    roots.of_floats(values.numel(), x);
+  } else {
+    for (int64_t i = 0; i < values.numel(); ++i) x[i] = std::sqrt(x[i]);
+  }
+}
+
+// Every 61st number from 0 to inf; with TORCHAMP_SLOW_TESTS all of them.
+TEST(LibTorchRoots, AreAtSqrtBitForBit) {
+  const uint32_t step = std::getenv("TORCHAMP_SLOW_TESTS") != nullptr ? 1 : 61;
+  const kernels::RootFunctions roots = libtorch_roots();
+  constexpr int64_t kBlock = 1 << 20;
+  for (uint64_t begin = 0; begin <= 0x7FFFFFFF; begin += kBlock * step) {
+    at::Tensor ours = at::empty({kBlock});
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const uint64_t bits = std::min<uint64_t>(begin + static_cast<uint64_t>(i) * step, 0x7F800000);
+      ours.data_ptr<float>()[i] = std::bit_cast<float>(static_cast<uint32_t>(bits));
+    }
+    const at::Tensor libtorch = at::sqrt(ours);
+    take_roots(roots, ours);
+    ASSERT_TRUE(at::equal(ours, libtorch)) << "from bits " << begin;
+  }
 }
 
 // One step of a fused optimizer in a process of its own; prints the error and the weight.

@@ -99,7 +99,10 @@ float host_value(const at::Tensor& scalar) {
 void for_each_range(const std::vector<int64_t>& counts,
                     c10::function_ref<void(size_t array, kernels::Range range)> visit) {
   const std::vector<Piece> pieces = cut(counts);
-  run(pieces, [&](size_t i) { visit(pieces[i].array, pieces[i].range); });
+  run(pieces, [&](size_t i) {
+    const Piece& piece = pieces[pieces.size() - 1 - i];
+    visit(piece.array, piece.range);
+  });
 }
 
 void set_factors(kernels::GradStream& stream, const PendingFactors& factors) {

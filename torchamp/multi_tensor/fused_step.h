@@ -20,8 +20,8 @@ namespace torchamp::multi_tensor {
 /// Errors: c10::ValueError when TORCHAMP_CPU names no table that runs here.
 const kernels::KernelTable& cpu_kernels();
 
-/// LibTorch's at::sqrt for kernels; null functions where its roots are correctly rounded, as those
-/// of the lanes are.
+/// LibTorch's at::sqrt for kernels; no functions where its roots are correctly rounded, as those of
+/// the lanes are.
 kernels::RootFunctions libtorch_roots();
 
 /// How the elements of a dense float tensor are stored.
@@ -40,7 +40,8 @@ struct GradArray {
 
 /// Calls visit(array, range) for ranges that together cover `counts[array]` elements of each array,
 /// on several threads where there is enough to do. Ranges begin at multiples of kernels::kBlock8
-/// and do not depend on the number of threads.
+/// and do not depend on the number of threads. The last come first: measure() has read them last,
+/// so the cache may still have them.
 void for_each_range(const std::vector<int64_t>& counts,
                     c10::function_ref<void(size_t array, kernels::Range range)> visit);
 

@@ -2,6 +2,7 @@
 // correctly rounded on every CPU; an optimizer that is to give Python's bits must use the same.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -73,6 +74,21 @@ std::vector<T> samples() {
   return values;
 }
 
+// Whether the kernels' own estimated roots have LibTorch's bits: 2^18 numbers over all exponents,
+// every lowest and highest bit pattern among them. (A test looks at all 2^32.)
+bool has_bits_of_estimate() {
+  std::vector<float> libtorch;
+  libtorch.reserve(1 << 18);
+  for (uint32_t i = 0; i < 1 << 18; ++i) {
+    const uint32_t bits = i * 8161;  // up to 0x7F8xxxxx; odd, so the last bits vary too
+    libtorch.push_back(std::bit_cast<float>(std::min(bits, 0x7F800000U)));
+  }
+  std::vector<float> estimated = libtorch;
+  operator_roots(static_cast<int64_t>(libtorch.size()), libtorch.data());
+  kernels::cpu_table().estimated_roots(static_cast<int64_t>(estimated.size()), estimated.data());
+  return libtorch == estimated;
+}
+
 template <typename T>
 void (*choose(bool has_mkl))(int64_t, T*) {
   std::vector<T> libtorch = samples<T>(), ieee = libtorch, mkl = libtorch;
@@ -89,8 +105,13 @@ void (*choose(bool has_mkl))(int64_t, T*) {
 }  // namespace
 
 kernels::RootFunctions libtorch_roots() {
-  static const kernels::RootFunctions roots = {choose<float>(vmsSqrt != nullptr),
-                                               choose<double>(vmdSqrt != nullptr)};
+  static const kernels::RootFunctions roots = [] {
+    kernels::RootFunctions chosen;
+    chosen.of_floats = choose<float>(vmsSqrt != nullptr);
+    chosen.of_doubles = choose<double>(vmdSqrt != nullptr);
+    chosen.floats_are_estimated = chosen.of_floats != nullptr && has_bits_of_estimate();
+    return chosen;
+  }();
   return roots;
 }
 

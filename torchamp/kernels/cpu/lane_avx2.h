@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "torchamp/kernels/convert.h"
+#include "torchamp/kernels/cpu/table.h"
 
 namespace torchamp::kernels {
 namespace {
@@ -130,6 +131,23 @@ inline Lane<float> fma(Lane<float> a, Lane<float> b, Lane<float> c) {
   return {_mm256_fmadd_ps(a.x, b.x, c.x)};
 }
 inline Lane<float> sqrt(Lane<float> a) { return {_mm256_sqrt_ps(a.x)}; }
+// KernelTable::estimated_roots
+inline Lane<float> estimated_sqrt(Lane<float> a) {
+  const __m256 y = _mm256_rsqrt_ps(a.x), half = _mm256_set1_ps(0.5F);
+  __m256 root = _mm256_mul_ps(a.x, y), h = _mm256_mul_ps(y, half);
+  const __m256 r = _mm256_sub_ps(half, _mm256_mul_ps(root, h));
+  root = _mm256_add_ps(root, _mm256_mul_ps(root, r));
+  h = _mm256_add_ps(h, _mm256_mul_ps(h, r));
+  const __m256 rest = _mm256_sub_ps(a.x, _mm256_mul_ps(root, root));
+  root = _mm256_add_ps(root, _mm256_mul_ps(rest, h));
+  // Zero, subnormal, next to overflow, inf and NaN: the IEEE root.
+  const __m256 usual = _mm256_and_ps(_mm256_cmp_ps(a.x, _mm256_set1_ps(kEstimatedFrom), _CMP_GE_OQ),
+                                     _mm256_cmp_ps(a.x, _mm256_set1_ps(kEstimatedTo), _CMP_LE_OQ));
+  if (_mm256_movemask_ps(usual) != 0xFF) {
+    root = _mm256_blendv_ps(_mm256_sqrt_ps(a.x), root, usual);
+  }
+  return {root};
+}
 inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   // max gives b where one is NaN, so a NaN in a is put back.
   const __m256 a_is_nan = _mm256_cmp_ps(a.x, a.x, _CMP_UNORD_Q);

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "torchamp/kernels/cpu/table.h"
+
 namespace torchamp::kernels {
 namespace {
 
@@ -118,6 +120,24 @@ inline Lane<float> fma(Lane<float> a, Lane<float> b, Lane<float> c) {
   return {_mm512_fmadd_ps(a.x, b.x, c.x)};
 }
 inline Lane<float> sqrt(Lane<float> a) { return {_mm512_sqrt_ps(a.x)}; }
+// KernelTable::estimated_roots
+inline Lane<float> estimated_sqrt(Lane<float> a) {
+  const __m256 low = _mm256_rsqrt_ps(_mm512_castps512_ps256(a.x));
+  const __m256 high = _mm256_rsqrt_ps(_mm512_extractf32x8_ps(a.x, 1));
+  const __m512 y = _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+  const __m512 half = _mm512_set1_ps(0.5F);
+  __m512 root = _mm512_mul_ps(a.x, y), h = _mm512_mul_ps(y, half);
+  const __m512 r = _mm512_sub_ps(half, _mm512_mul_ps(root, h));
+  root = _mm512_add_ps(root, _mm512_mul_ps(root, r));
+  h = _mm512_add_ps(h, _mm512_mul_ps(h, r));
+  const __m512 rest = _mm512_sub_ps(a.x, _mm512_mul_ps(root, root));
+  root = _mm512_add_ps(root, _mm512_mul_ps(rest, h));
+  // Zero, subnormal, next to overflow, inf and NaN: the IEEE root.
+  const __mmask16 usual = _mm512_cmp_ps_mask(a.x, _mm512_set1_ps(kEstimatedFrom), _CMP_GE_OQ) &
+                          _mm512_cmp_ps_mask(a.x, _mm512_set1_ps(kEstimatedTo), _CMP_LE_OQ);
+  if (usual != 0xFFFF) root = _mm512_mask_sqrt_ps(root, static_cast<__mmask16>(~usual), a.x);
+  return {root};
+}
 inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   // max gives b where one is NaN, so a NaN in a is put back.
   const __mmask16 a_is_nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);

@@ -3,6 +3,12 @@
 
 #include <cmath>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+#include "torchamp/kernels/cpu/table.h"
+
 namespace torchamp::kernels {
 namespace {
 
@@ -48,6 +54,20 @@ Lane<T> fma(Lane<T> a, Lane<T> b, Lane<T> c) {
 template <typename T>
 Lane<T> sqrt(Lane<T> a) {
   return {std::sqrt(a.x)};
+}
+// KernelTable::estimated_roots; the IEEE root on a CPU without the instruction.
+inline Lane<float> estimated_sqrt(Lane<float> a) {
+#ifdef __SSE__
+  if (a.x >= kEstimatedFrom && a.x <= kEstimatedTo) {
+    const float y = _mm_cvtss_f32(_mm_rsqrt_ss(_mm_set_ss(a.x)));
+    float root = a.x * y, h = y * 0.5F;
+    const float r = 0.5F - root * h;
+    root = root + root * r;
+    h = h + h * r;
+    return {root + (a.x - root * root) * h};
+  }
+#endif
+  return sqrt(a);
 }
 // The larger; NaN where one of them is.
 template <typename T>

@@ -25,10 +25,14 @@ struct GradMeasure {
   bool has_nan = false;
 };
 
+/// From where to where the estimate is taken: the normal numbers but the last 4095.
+inline constexpr float kEstimatedFrom = 0x1p-126F, kEstimatedTo = 0x1.FFEp+127F;
+
 /// Square roots of `count` numbers, in place.
 struct RootFunctions {
   void (*of_floats)(int64_t count, float* x) = nullptr;  ///< null: IEEE roots in the lane
   void (*of_doubles)(int64_t count, double* x) = nullptr;
+  bool floats_are_estimated = false;  ///< those of KernelTable::estimated_roots, not of_floats
 };
 
 struct AdamArrays {
@@ -75,6 +79,11 @@ struct KernelTable {
   /// Any storage to float32 (not kF64), and back.
   void (*read)(const Stream& from, Range range, float* to);
   void (*write)(const Stream& to, Range range, const float* from);
+  /// Square roots in place: the CPU's estimate of 1 / sqrt(x) (rsqrtps), a step of Goldschmidt and
+  /// one of Newton, no fused multiply-add; up to 0.75 units in the last place off. IEEE roots of
+  /// what is outside of kEstimatedFrom to kEstimatedTo. These are the bits of MKL's roots on a CPU
+  /// that is not Intel's.
+  void (*estimated_roots)(int64_t count, float* x);
 };
 
 /// All tables of this build, the plainest first.

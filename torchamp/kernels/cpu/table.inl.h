@@ -275,6 +275,7 @@ GradMeasure measure_as(const GradStream& grad, Range range) {
   GradStream source = grad;
   source.write_back = false;
   for_each_block(range, [&](int64_t begin, int n) {
+    prefetch({source.storage, source.data}, begin + 2 * kBlock, range.end);
     const GradBlock<T> block(source, begin, n);
     for (int i = 0; i < round_up_16(n); i += 16) squares.add16(block.get() + i);
     if constexpr (sizeof(T) == 8) {  // the square of a finite double may be inf
@@ -313,6 +314,8 @@ void multiply(const GradStream& grad, Range range) {
 
 // ---- Adam ----
 
+enum class RootWay : uint8_t { kIeee, kEstimated, kFunction };
+
 template <typename T>
 auto root_function(const RootFunctions& roots) {
   if constexpr (sizeof(T) == 8) {
@@ -322,44 +325,80 @@ auto root_function(const RootFunctions& roots) {
   }
 }
 
+template <typename T>
+RootWay root_way(const RootFunctions& roots) {
+  if (sizeof(T) == 4 && roots.floats_are_estimated) return RootWay::kEstimated;
+  return root_function<T>(roots) == nullptr ? RootWay::kIeee : RootWay::kFunction;
+}
+
+// One block; all pointers and constants are locals, so that no store makes the compiler read them
+// again. With kFunction what is under the root goes to `roots`, and p is not yet updated.
+template <Decay kDecay, bool kAmsgrad, RootWay kRoots, typename T>
+void adam_lanes(const AdamLanes<Lane<T>> c, const Lane<T> factor, const Lane<T> second_factor,
+                const T* g, T* p, T* m, T* v, T* v_max, T* roots, int count) {
+  using L = Lane<T>;
+  for (int i = 0; i < count; i += L::kWidth) {
+    L p_i = L::load(p + i), m_i = L::load(m + i), v_i = L::load(v + i), v_max_i = v_i;
+    if constexpr (kAmsgrad) v_max_i = L::load(v_max + i);
+    const L g_i = L::load(g + i) * factor * second_factor;
+    const L root = adam_moments<kDecay, kAmsgrad>(c, g_i, p_i, m_i, v_i, v_max_i);
+    if constexpr (kRoots == RootWay::kIeee) p_i = adam_apply(c, p_i, m_i, sqrt(root));
+    if constexpr (kRoots == RootWay::kEstimated) {
+      if constexpr (sizeof(T) == 4) p_i = adam_apply(c, p_i, m_i, estimated_sqrt(root));
+    }
+    if constexpr (kRoots == RootWay::kFunction) root.store(roots + i);
+    p_i.store(p + i);
+    m_i.store(m + i);
+    v_i.store(v + i);
+    if constexpr (kAmsgrad) v_max_i.store(v_max + i);
+  }
+}
+
 template <Decay kDecay, bool kAmsgrad, typename T>
 void adam_range(const AdamRule& rule, const AdamArrays& arrays, Range range) {
   using L = Lane<T>;
   const AdamLanes<L> c(rule);
-  const auto root_of = root_function<T>(arrays.roots);
+  const RootWay way = root_way<T>(arrays.roots);
+  // Without a write back the factors are the loop's.
+  GradStream source = arrays.grad;
+  L factor = L::all(1.0), second_factor = factor;
+  if (!source.write_back) {
+    factor = L::all(source.factor);
+    second_factor = L::all(source.second_factor);
+    source.factor = source.second_factor = 1.0;
+  }
   for_each_block(range, [&](int64_t begin, int n) {
-    prefetch({arrays.grad.storage, arrays.grad.data}, begin + kBlock, range.end);
+    prefetch({source.storage, source.data}, begin + kBlock, range.end);
     prefetch(arrays.param, begin + kBlock, range.end);
     prefetch(arrays.exp_avg, begin + kBlock, range.end);
     prefetch(arrays.exp_avg_sq, begin + kBlock, range.end);
-    const GradBlock<T> grad(arrays.grad, begin, n);
+    const GradBlock<T> grad(source, begin, n);
     Block<T> param(arrays.param, begin, n);
     Block<T> exp_avg(arrays.exp_avg, begin, n);
     Block<T> exp_avg_sq(arrays.exp_avg_sq, begin, n);
     Block<T> max_exp_avg_sq(arrays.max_exp_avg_sq, begin, n);
     const int count = round_up_16(n);
     alignas(64) T roots[kBlock];
-    for (int i = 0; i < count; i += L::kWidth) {
-      L p = L::load(param.get() + i), m = L::load(exp_avg.get() + i);
-      L v = L::load(exp_avg_sq.get() + i), v_max = v;
-      if constexpr (kAmsgrad) v_max = L::load(max_exp_avg_sq.get() + i);
-      L root = adam_moments<kDecay, kAmsgrad>(c, L::load(grad.get() + i), p, m, v, v_max);
-      if (root_of == nullptr) {
-        p = adam_apply(c, p, m, sqrt(root));
-      } else {
-        root.store(roots + i);
-      }
-      p.store(param.get() + i);
-      m.store(exp_avg.get() + i);
-      v.store(exp_avg_sq.get() + i);
-      if constexpr (kAmsgrad) v_max.store(max_exp_avg_sq.get() + i);
-    }
-    if (root_of != nullptr) {
-      root_of(count, roots);
-      for (int i = 0; i < count; i += L::kWidth) {
-        const L p = L::load(param.get() + i), m = L::load(exp_avg.get() + i);
-        adam_apply(c, p, m, L::load(roots + i)).store(param.get() + i);
-      }
+    const auto update = [&](auto* lanes) {
+      lanes(c, factor, second_factor, grad.get(), param.get(), exp_avg.get(), exp_avg_sq.get(),
+            max_exp_avg_sq.get(), roots, count);
+    };
+    switch (way) {
+      case RootWay::kIeee:
+        update(&adam_lanes<kDecay, kAmsgrad, RootWay::kIeee, T>);
+        break;
+      case RootWay::kEstimated:
+        update(&adam_lanes<kDecay, kAmsgrad, RootWay::kEstimated, T>);
+        break;
+      case RootWay::kFunction:
+        update(&adam_lanes<kDecay, kAmsgrad, RootWay::kFunction, T>);
+        root_function<T>(arrays.roots)(count, roots);
+        T* const p = param.get();
+        const T* const m = exp_avg.get();
+        for (int i = 0; i < count; i += L::kWidth) {
+          adam_apply(c, L::load(p + i), L::load(m + i), L::load(roots + i)).store(p + i);
+        }
+        break;
     }
     param.write();
     exp_avg.write();
@@ -520,9 +559,22 @@ void write(const Stream& to, Range range, const float* from) {
   });
 }
 
+void estimated_roots(int64_t count, float* x) {
+  for (int64_t i = 0; i < count; i += Lane<float>::kWidth) {
+    if (i + Lane<float>::kWidth <= count) {
+      estimated_sqrt(Lane<float>::load(x + i)).store(x + i);
+      continue;
+    }
+    float rest[Lane<float>::kWidth] = {};
+    memcpy(rest, x + i, sizeof(float) * static_cast<size_t>(count - i));
+    estimated_sqrt(Lane<float>::load(rest)).store(rest);
+    memcpy(x + i, rest, sizeof(float) * static_cast<size_t>(count - i));
+  }
+}
+
 constexpr KernelTable make_table(const char* name, bool (*runs_here)()) {
-  return {name, runs_here,        measure,        multiply, adam,
-          sgd,  lamb_moments_any, lamb_apply_any, read,     write};
+  return {name,           runs_here, measure, multiply,       adam, sgd, lamb_moments_any,
+          lamb_apply_any, read,      write,   estimated_roots};
 }
 
 }  // namespace
