@@ -8,6 +8,7 @@
 #include <ATen/ops/isnan.h>
 #include <c10/util/Exception.h>
 
+#include "torchamp/multi_tensor/fused_step.h"
 #include "torchamp/multi_tensor/tensor_values.h"
 
 namespace torchamp::multi_tensor {
@@ -30,6 +31,23 @@ void run(std::vector<TensorGroup>& groups, const at::Tensor& inv_scale, NonFinit
     at::_amp_foreach_non_finite_check_and_unscale_(group.tensors, found.on(group.device),
                                                    multi_tensor::on(group.device, inv_scale));
   }
+}
+
+// One read on CPU: the products are neither stored nor rounded to 16 bits.
+bool has_nonfinite_product(const TensorGroup& group, const at::Tensor& factor) {
+  std::vector<at::Tensor> dense;  // kept alive until they were read
+  std::vector<GradArray> arrays;
+  for (const at::Tensor& values : group.tensors) {
+    dense.push_back(values.is_non_overlapping_and_dense() ? values : values.contiguous());
+    GradArray array;
+    array.stream.storage =
+        storage_of(dense.back(), [] { return "[check_product_finite] A tensor"; });
+    array.stream.data = dense.back().data_ptr();
+    array.stream.factor = host_value(factor);
+    array.count = dense.back().numel();
+    arrays.push_back(array);
+  }
+  return measure(arrays).has_nonfinite;
 }
 
 at::Tensor one(at::Device device) {
@@ -92,6 +110,11 @@ void check_product_finite(const std::vector<at::Tensor>& tensors, const at::Tens
                           NonFiniteFlags& found) {
   const at::NoGradGuard no_grad;
   for (auto& group : checked_groups(tensors, "check_product_finite")) {
+    if (group.device.is_cpu()) {
+      at::Tensor& flag = found.on(group.device);  // also where nothing is found: it was looked for
+      if (has_nonfinite_product(group, inv_scale)) flag.fill_(1.0);
+      continue;
+    }
     const at::Tensor factor = multi_tensor::on(group.device, inv_scale);
     TensorGroup products{group.device, group.dtype == at::kDouble ? at::kDouble : at::kFloat, {}};
     for (const at::Tensor& values : group.tensors) {
