@@ -23,7 +23,7 @@ enum class Moments {
 /// Which square root AdamW and Adam use on a CPU.
 enum class Roots {
   /// LibTorch's own at::sqrt: the bits of Python's optimizers with foreach=False. Where that is a
-  /// vendor library's root (MKL on AMD), it is one unit in the last place off at times, and slower.
+  /// vendor library's root (MKL on AMD), it is one unit in the last place off at times.
   kLibTorch,
   kIeee,  ///< correctly rounded, the CPU's instruction
 };

@@ -42,6 +42,11 @@ void SGD::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   claim_factors();
 }
 
+bool SGD::rounds_by_chance() const {
+  return fused_options().moments != Moments::kFloat32 ||
+         fused_options().low_precision_weights == LowPrecisionWeights::kStochastic;
+}
+
 void SGD::save(torch::serialize::OutputArchive& archive) const {
   refuse_archive();
   const_cast<SGD*>(this)->sync_state();

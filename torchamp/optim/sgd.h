@@ -32,6 +32,13 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
   void save(torch::serialize::OutputArchive& archive) const override;
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
+  /// Whether momentum buffers or weights are rounded by chance, so that a step depends on its
+  /// number; a checkpoint then has it ("num_steps" of each group).
+  bool rounds_by_chance() const;
+  /// Applied steps of this object.
+  int64_t num_steps() const { return num_steps_; }
+  void set_num_steps(int64_t num_steps) { num_steps_ = num_steps; }
+
  private:
   torch::optim::Optimizer& optimizer() override { return *this; }
   const char* name() const override { return "SGD"; }
@@ -41,7 +48,7 @@ class TORCHAMP_API SGD : public torch::optim::SGD, public FusedOptimizer {
   void step_by_operators() override { torch::optim::SGD::step(); }
   bool takes_sparse() const override;
 
-  int64_t num_steps_ = 0;  // of this object: what is rounded by chance depends on it
+  int64_t num_steps_ = 0;
 };
 
 }  // namespace torchamp::optim

@@ -18,6 +18,7 @@
 
 #include "torchamp/optim/fused_optimizer.h"
 #include "torchamp/optim/lamb.h"
+#include "torchamp/optim/sgd.h"
 
 namespace torchamp::optim {
 namespace {
@@ -111,13 +112,13 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
   return saved.detach().to(parameter.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
 }
 
-int64_t read_step(const StateDict& dict, const Place& place) {
-  const Value* value = place.find(dict, "step");
+int64_t read_step(const StateDict& dict, const Place& place, const char* key = "step") {
+  const Value* value = place.find(dict, key);
   if (value == nullptr) return 0;
-  const double step = value->to_double(place.name("step"));
+  const double step = value->to_double(place.name(key));
   constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, a double skips integers
   if (!(step >= 0 && step <= kMost) || step != std::floor(step)) {
-    place.differences.add(place.name("step") + " is " + std::to_string(step) +
+    place.differences.add(place.name(key) + " is " + std::to_string(step) +
                           ", a whole number from 0 is expected");
     return 0;
   }
@@ -381,6 +382,7 @@ StateDict optimizer_state_dict(const Optimizer& optimizer) {
     const_cast<FusedOptimizer*>(fused)->sync_state();  // counts of steps that live on a GPU
   }
   const auto* fused = dynamic_cast<const FusedOptimizer*>(&optimizer);
+  const auto* sgd = dynamic_cast<const SGD*>(&optimizer);
   StateDict state;
   List groups;
   int64_t number = 0;
@@ -397,6 +399,7 @@ StateDict optimizer_state_dict(const Optimizer& optimizer) {
       numbers.items.emplace_back(number++);
     }
     StateDict saved = codec.options(group.options());
+    if (sgd != nullptr && sgd->rounds_by_chance()) saved.set("num_steps", sgd->num_steps());
     saved.set("params", std::move(numbers));
     groups.items.emplace_back(std::move(saved));
   }
@@ -423,6 +426,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
   }
   differences.check(advice);
   std::vector<std::unique_ptr<OptimizerOptions>> options;
+  int64_t num_steps = 0;
   std::map<int64_t, const at::Tensor*> by_number;
   std::map<const at::Tensor*, const OptimizerOptions*> options_of;
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -437,6 +441,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
       differences.add(who + "['maximize'] is True, LibTorch's C++ optimizers only minimize");
     }
     options.push_back(codec.read_options(saved, groups[i].options(), {who, differences}));
+    if (saved.contains("num_steps")) num_steps = read_step(saved, {who, differences}, "num_steps");
     match_parameters(saved, groups[i], who, differences, by_number);
     for (const at::Tensor& parameter : groups[i].params()) {
       options_of.emplace(&parameter, options.back().get());
@@ -460,6 +465,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
   differences.check(advice);
 
   // 2. Everything is taken over.
+  if (auto* sgd = dynamic_cast<SGD*>(&optimizer)) sgd->set_num_steps(num_steps);
   for (size_t i = 0; i < groups.size(); ++i) {
     groups[i].set_options(std::move(options[i]));
     for (const at::Tensor& parameter : groups[i].params()) {
