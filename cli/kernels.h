@@ -3,8 +3,8 @@
 
 namespace torchamp::cli {
 
-/// UsageError when TORCHAMP_CPU names no kernels that run here, or TORCHAMP_OPS is neither on nor
-/// off: before a run begins, not in its first step.
+/// UsageError when TORCHAMP_CPU names no kernels that run here, or TORCHAMP_OPS is not on, off
+/// or all: before a run begins, not in its first step.
 void check_cpu_kernels();
 
 }  // namespace torchamp::cli

@@ -128,9 +128,10 @@ TEST(Info, TheEnvironmentSwitchesTheOpsOff) {
   const Output refused = run_command("info --ops");
   unsetenv("TORCHAMP_OPS");
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_EQ(refused.err,
-            "torchamp: [TORCHAMP_OPS] The environment variable TORCHAMP_OPS is 'maybe'; on, off or "
-            "no value is accepted.\n");
+  EXPECT_EQ(
+      refused.err,
+      "torchamp: [TORCHAMP_OPS] The environment variable TORCHAMP_OPS is 'maybe'; on, off, all "
+      "or no value is accepted.\n");
 }
 
 }  // namespace

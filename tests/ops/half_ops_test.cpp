@@ -1,5 +1,8 @@
 // Every op in float16 against its float32 result and float64, forward and backward.
 
+#include <cstdlib>
+#include <optional>
+
 #include <gtest/gtest.h>
 
 #include <ATen/autocast_mode.h>
@@ -16,8 +19,13 @@ using torch::Tensor;
 
 class HalfOps : public ::testing::Test {
  protected:
-  HalfOps() { torch::manual_seed(7); }
-  ops::Installation installation_;
+  HalfOps() {
+    torch::manual_seed(7);
+    setenv("TORCHAMP_OPS", "all", 1);  // also on a CPU with fp16 arithmetic
+    installation_.emplace();
+  }
+  ~HalfOps() override { unsetenv("TORCHAMP_OPS"); }
+  std::optional<ops::Installation> installation_;
 };
 
 Tensor mm(const Tensors& x) { return torch::mm(x[0], x[1]); }

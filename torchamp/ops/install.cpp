@@ -39,6 +39,11 @@ struct Op {
   std::optional<c10::RegistrationHandleRAII> registration = std::nullopt;
 };
 
+std::string environment() {
+  const char* value = std::getenv("TORCHAMP_OPS");
+  return value == nullptr ? std::string() : value;
+}
+
 struct Registry {
   std::mutex mutex;
   std::vector<Op> ops;
@@ -61,16 +66,17 @@ struct Registry {
 
   void put_on() {
     const QuietRegistration quiet;
-    for (Op& op : ops) put_on(op);
+    const bool all = environment() == "all";
+    for (Op& op : ops) put_on(op, all);
     is_installed = true;
   }
 
-  static void put_on(Op& op) {
+  static void put_on(Op& op, bool all) {
     if (!op.handle.has_value()) {
       op.state = OpState::kNotInLibTorch;
       return;
     }
-    if (op.kernel.is_for_cpus_without_fp16 && detail::has_fp16_arithmetic()) {
+    if (op.kernel.is_for_cpus_without_fp16 && detail::has_fp16_arithmetic() && !all) {
       op.state = OpState::kNotNeeded;
       return;
     }
@@ -107,11 +113,6 @@ Registry& registry() {
   return instance;
 }
 
-std::string environment() {
-  const char* value = std::getenv("TORCHAMP_OPS");
-  return value == nullptr ? std::string() : value;
-}
-
 bool is_off() {
   const std::string error = environment_error();
   if (!error.empty()) throw base::UsageError(error);
@@ -122,9 +123,9 @@ bool is_off() {
 
 std::string environment_error() {
   const std::string value = environment();
-  if (value.empty() || value == "on" || value == "off") return {};
+  if (value.empty() || value == "on" || value == "off" || value == "all") return {};
   return "[TORCHAMP_OPS] The environment variable TORCHAMP_OPS is '" + base::printable(value) +
-         "'; on, off or no value is accepted.";
+         "'; on, off, all or no value is accepted.";
 }
 
 bool install() {

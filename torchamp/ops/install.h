@@ -11,13 +11,13 @@ namespace torchamp::ops {
 
 /// Puts TorchAmp's CPU kernels on LibTorch's dispatcher, for the whole process, so that unchanged
 /// programs run them. Does nothing where that is done already, or where the environment variable
-/// TORCHAMP_OPS is "off".
+/// TORCHAMP_OPS is "off". With "all" it also replaces what a CPU with fp16 arithmetic need not.
 ///
 /// Dtypes:  float16 tensors are computed in float32 and rounded once, at the store. Calls with
 ///          other dtypes, or that an op would refuse, go to LibTorch's own kernel unchanged.
 /// Devices: CPU. Autograd and other devices are untouched.
 /// Threads: any; but an op that another thread runs meanwhile may take either kernel.
-/// Errors:  base::UsageError where TORCHAMP_OPS has another value than on and off.
+/// Errors:  base::UsageError where TORCHAMP_OPS has another value than on, off and all.
 /// Returns: installed().
 TORCHAMP_API bool install();
 
