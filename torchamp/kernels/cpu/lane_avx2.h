@@ -169,6 +169,14 @@ inline Lane<double> max_or_nan(Lane<double> a, Lane<double> b) {
 
 inline __m256d four_doubles(const float* x) { return _mm256_cvtps_pd(_mm_loadu_ps(x)); }
 inline __m256d four_doubles(const double* x) { return _mm256_loadu_pd(x); }
+inline __m256d four_doubles(const float* x, float f, float s) {
+  const __m128 once = _mm_mul_ps(_mm_loadu_ps(x), _mm_set1_ps(f));
+  return _mm256_cvtps_pd(_mm_mul_ps(once, _mm_set1_ps(s)));
+}
+inline __m256d four_doubles(const double* x, double f, double s) {
+  const __m256d once = _mm256_mul_pd(_mm256_loadu_pd(x), _mm256_set1_pd(f));
+  return _mm256_mul_pd(once, _mm256_set1_pd(s));
+}
 
 // Sixteen running sums of squares: element i goes to sum i % 16.
 template <typename T>
@@ -178,6 +186,13 @@ struct SquareSums {
   void add16(const T* x) {
     for (int64_t i = 0; i < 4; ++i) {
       const __m256d four = four_doubles(x + 4 * i);
+      sums[i] = _mm256_fmadd_pd(four, four, sums[i]);
+    }
+  }
+  // Of x * factor * second_factor.
+  void add16(const T* x, T factor, T second_factor) {
+    for (int64_t i = 0; i < 4; ++i) {
+      const __m256d four = four_doubles(x + 4 * i, factor, second_factor);
       sums[i] = _mm256_fmadd_pd(four, four, sums[i]);
     }
   }

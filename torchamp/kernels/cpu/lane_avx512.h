@@ -164,30 +164,45 @@ struct SquareSums;
 template <>
 struct SquareSums<float> {
   __m512d first = _mm512_setzero_pd(), second = _mm512_setzero_pd();
-  void add16(const float* x) {
-    const __m512d a = _mm512_cvtps_pd(_mm256_loadu_ps(x));
-    const __m512d b = _mm512_cvtps_pd(_mm256_loadu_ps(x + 8));
-    first = _mm512_fmadd_pd(a, a, first);
-    second = _mm512_fmadd_pd(b, b, second);
+  void add16(const float* x) { add(_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)); }
+  // Of x * factor * second_factor.
+  void add16(const float* x, float factor, float second_factor) {
+    const __m256 f = _mm256_set1_ps(factor), s = _mm256_set1_ps(second_factor);
+    add(_mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x), f), s),
+        _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8), f), s));
   }
   void get(double* to) const {
     _mm512_storeu_pd(to, first);
     _mm512_storeu_pd(to + 8, second);
+  }
+
+ private:
+  void add(__m256 x, __m256 y) {
+    const __m512d a = _mm512_cvtps_pd(x), b = _mm512_cvtps_pd(y);
+    first = _mm512_fmadd_pd(a, a, first);
+    second = _mm512_fmadd_pd(b, b, second);
   }
 };
 
 template <>
 struct SquareSums<double> {
   __m512d first = _mm512_setzero_pd(), second = _mm512_setzero_pd();
-  void add16(const double* x) {
-    const __m512d a = _mm512_loadu_pd(x);
-    const __m512d b = _mm512_loadu_pd(x + 8);
-    first = _mm512_fmadd_pd(a, a, first);
-    second = _mm512_fmadd_pd(b, b, second);
+  void add16(const double* x) { add(_mm512_loadu_pd(x), _mm512_loadu_pd(x + 8)); }
+  // Of x * factor * second_factor.
+  void add16(const double* x, double factor, double second_factor) {
+    const __m512d f = _mm512_set1_pd(factor), s = _mm512_set1_pd(second_factor);
+    add(_mm512_mul_pd(_mm512_mul_pd(_mm512_loadu_pd(x), f), s),
+        _mm512_mul_pd(_mm512_mul_pd(_mm512_loadu_pd(x + 8), f), s));
   }
   void get(double* to) const {
     _mm512_storeu_pd(to, first);
     _mm512_storeu_pd(to + 8, second);
+  }
+
+ private:
+  void add(__m512d a, __m512d b) {
+    first = _mm512_fmadd_pd(a, a, first);
+    second = _mm512_fmadd_pd(b, b, second);
   }
 };
 

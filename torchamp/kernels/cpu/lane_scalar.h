@@ -85,6 +85,13 @@ struct SquareSums {
       sums[i] = std::fma(value, value, sums[i]);
     }
   }
+  // Of x * factor * second_factor.
+  void add16(const T* x, T factor, T second_factor) {
+    for (int i = 0; i < 16; ++i) {
+      const double value = x[i] * factor * second_factor;
+      sums[i] = std::fma(value, value, sums[i]);
+    }
+  }
   void get(double* to) const {
     for (int i = 0; i < 16; ++i) to[i] = sums[i];
   }

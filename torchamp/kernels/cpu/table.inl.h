@@ -242,12 +242,17 @@ class GradBlock {
 
 // Asks for the next block while this one is computed; a block is more than the hardware looks
 // ahead.
+void prefetch_bytes(const void* data, int64_t begin, int64_t end) {
+  const auto* from = static_cast<const char*>(data);
+  for (int64_t i = begin; i < end; i += 64) __builtin_prefetch(from + i, 1);
+}
 void prefetch(const Stream& stream, int64_t begin, int64_t end) {
   if (stream.storage == Storage::kNone) return;
+  const int64_t last = begin + kBlock < end ? begin + kBlock : end;
   const int64_t size = bytes_per_element(stream.storage);
-  const auto* from = static_cast<const char*>(stream.data);
-  const int64_t last = (begin + kBlock < end ? begin + kBlock : end) * size;
-  for (int64_t i = begin * size; i < last; i += 64) __builtin_prefetch(from + i, 1);
+  prefetch_bytes(stream.data, begin * size, last * size);
+  if (stream.storage == Storage::kBf16WithRest) prefetch_bytes(stream.rest, 2 * begin, 2 * last);
+  if (stream.storage == Storage::kF16WithCopy) prefetch_bytes(stream.rest, 4 * begin, 4 * last);
 }
 
 template <typename Visit>
@@ -274,14 +279,23 @@ GradMeasure measure_as(const GradStream& grad, Range range) {
   GradMeasure result;
   GradStream source = grad;
   source.write_back = false;
+  // Multiplied in the loop, unless that would make the zeros behind the last number NaN.
+  auto factor = static_cast<T>(source.factor), second = static_cast<T>(source.second_factor);
+  if (is_finite(factor) && is_finite(second)) {
+    source.factor = source.second_factor = 1.0;
+  } else {
+    factor = second = 1;
+  }
   for_each_block(range, [&](int64_t begin, int n) {
     prefetch({source.storage, source.data}, begin + 2 * kBlock, range.end);
     const GradBlock<T> block(source, begin, n);
-    for (int i = 0; i < round_up_16(n); i += 16) squares.add16(block.get() + i);
+    const T* x = block.get();
+    for (int i = 0; i < round_up_16(n); i += 16) squares.add16(x + i, factor, second);
     if constexpr (sizeof(T) == 8) {  // the square of a finite double may be inf
       for (int i = 0; i < n; ++i) {
-        result.has_nonfinite |= !is_finite(block.get()[i]);
-        result.has_nan |= block.get()[i] != block.get()[i];
+        const T y = x[i] * factor * second;
+        result.has_nonfinite |= !is_finite(y);
+        result.has_nan |= y != y;
       }
     }
   });
