@@ -123,7 +123,7 @@ class Comparison:
         return [sys.executable, sides.PEERS / spec.program, *words]
 
     def peak_bytes(self, spec):
-        if spec.name == "mul_" or self.work.slow:
+        if spec.is_memory or self.work.slow:
             return None
         done = subprocess.run(self.command(spec, mode="peak"), env=self.environment, stdout=subprocess.PIPE, text=True,
                               check=False)
@@ -197,15 +197,16 @@ class Comparison:
         rows = []
         for ours in (spec for spec in self.work.sides if spec.is_ours):
             own = children[ours.name]
-            for peer in (spec for spec in self.work.sides if not spec.is_ours):
+            for peer in (spec for spec in self.work.sides if not spec.is_ours and spec.is_peer_of(ours)):
                 other = children[peer.name]
                 name, peer_ms = self.work.name + ours.name, other.median()
                 scale = 1.0
-                if peer.name == "mul_":  # the time that memory takes for the bytes of the phase
+                if peer.is_memory:
                     name = name.replace("optimizer", "bandwidth")
+                if peer.name == "mul_":  # the time that memory takes for the bytes of the phase
                     per_parameter = sides.BYTES[ours.name.removesuffix("/ieee")]
                     scale = per_parameter * sides.SIZES[self.work.settings["size"]] / 512e6
-                row = {"work": name, "ours_ms": round(own.median(), 4), "peer": peer.name,
+                row = {"work": name, "ours_ms": round(own.median(), 4), "peer": peer.name.split("/", maxsplit=1)[0],
                        "peer_ms": round(peer_ms * scale, 4),
                        "ratio": round(peer_ms * scale / own.median(), 4), "peak_bytes": peaks[ours.name],
                        "peer_peak_bytes": peaks[peer.name], "matrix_share": shares[ours.name]}

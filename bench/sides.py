@@ -43,6 +43,14 @@ class SideSpec:
     def is_ours(self):
         return self.name == "" or self.name.startswith("/")
 
+    @property
+    def is_memory(self):
+        return self.name == "mul_" or self.name.startswith("traffic")
+
+    def is_peer_of(self, ours):
+        """Whether a row compares the two: memory traffic with the side that has the same storage."""
+        return not self.name.startswith("traffic") or self.name == "traffic" + ours.name.removesuffix("/ieee")
+
 
 @dataclasses.dataclass
 class Work:
@@ -96,7 +104,9 @@ def phase_work(size):
              SideSpec("pytorch", "phase.py", {"side": "pytorch"}),
              SideSpec("libtorch", "c++", {"side": "libtorch"})]
     if SIZES[size] > 1_000_000:  # else everything lies in the cache
-        sides.append(SideSpec("mul_", "c++", {"side": "mul_"}, "nothing"))
+        sides += [SideSpec("mul_", "c++", {"side": "mul_"}, "nothing"),
+                  SideSpec("traffic", "c++", {"side": "traffic", "weights": "fp32"}, "nothing"),
+                  SideSpec("traffic/bf16-master", "c++", {"side": "traffic", "weights": "bf16-master"}, "nothing")]
     return Work(f"phase/optimizer/{size}", {"work": "phase", "size": size}, sides, *PHASE_TURNS[size])
 
 

@@ -156,20 +156,6 @@ class LibTorch final : public Phase {
   torch::optim::AdamW optimizer_;
 };
 
-// How fast memory is: 256 MB are read and written.
-class Bandwidth final : public Side {
- public:
-  double run() override {
-    const auto begin = Clock::now();
-    values_.mul_(0.99999f);
-    return milliseconds_since(begin);
-  }
-  base::StateDict result() override { return {}; }
-
- private:
-  at::Tensor values_ = at::ones({256'000'000 / 4});
-};
-
 }  // namespace
 
 base::StateDict start_of_phase(const Settings& settings) {
@@ -190,8 +176,7 @@ std::unique_ptr<Side> make_phase(const Settings& settings) {
   const std::string& side = settings.at("side");
   if (side == "ours") return std::make_unique<Ours>(settings);
   if (side == "libtorch") return std::make_unique<LibTorch>(settings);
-  if (side == "mul_") return std::make_unique<Bandwidth>();
-  throw std::invalid_argument("side=" + side + " came; ours, libtorch or mul_ is accepted");
+  return make_memory(settings);
 }
 
 }  // namespace torchamp::bench

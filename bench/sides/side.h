@@ -38,9 +38,12 @@ class Side {
 
 /// A whole training step: side ours or libtorch.
 std::unique_ptr<Side> make_step(const Settings& settings);
-/// What follows backward() on gradients that are given: side ours, libtorch or mul_ (an in-place
-/// mul_ over 256 MB, for the bandwidth).
+/// What follows backward() on gradients that are given: side ours, libtorch, or one of
+/// make_memory().
 std::unique_ptr<Side> make_phase(const Settings& settings);
+/// The memory beside the phase: side mul_ (an in-place mul_ over 256 MB) or traffic (what the phase
+/// of 20 million parameters reads and writes, without its arithmetic).
+std::unique_ptr<Side> make_memory(const Settings& settings);
 
 /// Weights and data that all sides of a comparison begin with, C++ and Python alike.
 base::StateDict start_of_step(const Settings& settings);
