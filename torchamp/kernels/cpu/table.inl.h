@@ -287,7 +287,7 @@ GradMeasure measure_as(const GradStream& grad, Range range) {
     factor = second = 1;
   }
   for_each_block(range, [&](int64_t begin, int n) {
-    prefetch({source.storage, source.data}, begin + 2 * kBlock, range.end);
+    prefetch({source.storage, source.data}, begin + 2 * int64_t{kBlock}, range.end);
     const GradBlock<T> block(source, begin, n);
     const T* x = block.get();
     for (int i = 0; i < round_up_16(n); i += 16) squares.add16(x + i, factor, second);
