@@ -85,9 +85,9 @@ void convert_into(Convert convert, const at::Tensor& from, const at::Tensor& to)
 
 at::Tensor converted(Convert convert, const at::Tensor& from, at::ScalarType dtype) {
   const auto options = from.options().dtype(dtype);
-  const at::Tensor to = from.is_non_overlapping_and_dense()
-                            ? at::empty_strided(from.sizes(), from.strides(), options)
-                            : at::empty_like(from, options, c10::MemoryFormat::Preserve);
+  at::Tensor to = from.is_non_overlapping_and_dense()
+                      ? at::empty_strided(from.sizes(), from.strides(), options)
+                      : at::empty_like(from, options, c10::MemoryFormat::Preserve);
   convert_into(convert, from, to);
   return to;
 }
