@@ -75,7 +75,7 @@ std::vector<T> samples() {
 }
 
 // Whether the kernels' own estimated roots have LibTorch's bits: 2^18 numbers over all exponents,
-// every lowest and highest bit pattern among them. (A test looks at all from 0 to inf.)
+// 0 and inf among them. (A test looks at all from 0 to inf.)
 bool has_bits_of_estimate() {
   std::vector<float> libtorch;
   libtorch.reserve(1 << 18);

@@ -35,7 +35,8 @@ void run(std::vector<TensorGroup>& groups, const at::Tensor& inv_scale, NonFinit
 
 // One read on CPU: the products are neither stored nor rounded to 16 bits.
 bool has_nonfinite_product(const TensorGroup& group, const at::Tensor& factor) {
-  std::vector<at::Tensor> dense;  // kept alive until they were read
+  const double value = host_value(factor);  // waits where the factor lies on a GPU
+  std::vector<at::Tensor> dense;            // kept alive until they were read
   std::vector<GradArray> arrays;
   for (const at::Tensor& values : group.tensors) {
     dense.push_back(values.is_non_overlapping_and_dense() ? values : values.contiguous());
@@ -43,7 +44,7 @@ bool has_nonfinite_product(const TensorGroup& group, const at::Tensor& factor) {
     array.stream.storage =
         storage_of(dense.back(), [] { return "[check_product_finite] A tensor"; });
     array.stream.data = dense.back().data_ptr();
-    array.stream.factor = host_value(factor);
+    array.stream.factor = value;
     array.count = dense.back().numel();
     arrays.push_back(array);
   }
