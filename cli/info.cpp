@@ -126,7 +126,7 @@ std::string state_of(const ops::ReplacedOp& op) {
 
 void print_ops() {
   for (const ops::ReplacedOp& each : ops::list()) {
-    std::printf("%-52s %s  %-16s %s\n", each.name.c_str(), each.dtype.c_str(),
+    std::printf("%-52s %s  %-16s %s\n", each.name.c_str(), each.dtypes.c_str(),
                 state_of(each).c_str(), each.reason.c_str());
   }
 }
@@ -135,7 +135,7 @@ Json ops_json() {
   Json rows = Json::array();
   for (const ops::ReplacedOp& each : ops::list()) {
     rows.push_back({{"op", each.name},
-                    {"dtype", each.dtype},
+                    {"dtypes", each.dtypes},
                     {"state", ops::to_string(each.state)},
                     {"other", each.other.empty() ? Json(nullptr) : Json(each.other)},
                     {"reason", each.reason}});

@@ -35,7 +35,7 @@ void add_half_layers(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
   const auto add =
       [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason, bool for_no_fp16) {
-    table.push_back(op_kernel<Op, HalfOp<Op, rule>>(reason, for_no_fp16));
+    table.push_back(op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, for_no_fp16));
   };
   add.operator()<op::convolution>(kConvolution, true);
   add.operator()<op::convolution_backward>(kConvolution, true);

@@ -26,7 +26,8 @@ constexpr const char* kSlow = "fp16 is 8 times slower than fp32";
 void add_half_losses(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
   const auto add = [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason) {
-    table.push_back(op_kernel<Op, HalfOp<Op, rule>>(reason, /*is_for_cpus_without_fp16=*/false));
+    table.push_back(
+        op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
   };
   // CTC's table of log probabilities stays float32 from the forward to the backward pass.
   constexpr HalfOpRule kKeepsTable{.float_outputs = 0b10};

@@ -132,7 +132,7 @@ constexpr const char* kRounds = "rounds the running sum to fp16, at each step";
 void add_half_matrix_products(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
   const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(reason, /*is_for_cpus_without_fp16=*/true));
+    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/true));
   };
   add.operator()<op::mm, Mm>(kSlow);
   add.operator()<op::mm_out, HalfOp<op::mm_out>>(kSlow);

@@ -192,7 +192,7 @@ std::vector<ReplacedOp> list() {
     ReplacedOp row;
     row.name = op.kernel.name;
     if (*op.kernel.overload_name != '\0') row.name += std::string(".") + op.kernel.overload_name;
-    row.dtype = "float16";
+    row.dtypes = op.kernel.dtypes;
     row.reason = op.kernel.reason;
     row.state = op.state;
     row.other = op.other;

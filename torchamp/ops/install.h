@@ -54,7 +54,7 @@ enum class OpState {
 /// A row of the list of ops.
 struct ReplacedOp {
   std::string name;    ///< "aten::addmm.out"
-  std::string dtype;   ///< of the tensors whose kernel is replaced: "float16"
+  std::string dtypes;  ///< of the tensors whose kernel is replaced: "float32, bfloat16"
   std::string reason;  ///< why, as a clause: "LibTorch has no fp16 kernel"
   OpState state = OpState::kLibTorch;
   std::string other;  ///< kOthers, kCovered: where the other kernel was registered

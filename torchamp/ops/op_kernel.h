@@ -12,6 +12,7 @@ namespace torchamp::ops::detail {
 struct OpKernel {
   const char* name;           ///< "aten::addmm"
   const char* overload_name;  ///< "out", or empty
+  const char* dtypes;         ///< whose tensors take ours: "float16", "float32, bfloat16"
   const char* reason;         ///< why LibTorch's own kernel gives way
   /// LibTorch's kernel is slow, or absent, for want of fp16 arithmetic alone.
   bool is_for_cpus_without_fp16;
@@ -22,13 +23,16 @@ struct OpKernel {
 /// `Op` is a struct of at::_ops; Kernel::call(keys, arguments) is the kernel, Kernel::before what
 /// it falls back on.
 template <class Op, class Kernel>
-OpKernel op_kernel(const char* reason, bool is_for_cpus_without_fp16) {
-  return {Op::name, Op::overload_name, reason, is_for_cpus_without_fp16, &Kernel::before, [] {
-            return c10::KernelFunction::makeFromUnboxedFunction(
-                c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(&Kernel::call)>,
-                                                &Kernel::call>());
-          }};
+OpKernel op_kernel(const char* dtypes, const char* reason, bool is_for_cpus_without_fp16) {
+  return {
+      Op::name, Op::overload_name, dtypes, reason, is_for_cpus_without_fp16, &Kernel::before, [] {
+        return c10::KernelFunction::makeFromUnboxedFunction(
+            c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(&Kernel::call)>,
+                                            &Kernel::call>());
+      }};
 }
+
+inline constexpr const char* kFloat16 = "float16";
 
 void add_half_matrix_products(std::vector<OpKernel>& table);
 void add_half_layers(std::vector<OpKernel>& table);
