@@ -17,6 +17,7 @@
 #include <c10/util/Exception.h>
 
 #include "torchamp/amp/cast_cache.h"
+#include "torchamp/base/quiet_warnings.h"
 
 namespace torchamp::amp::detail {
 namespace {
@@ -249,10 +250,6 @@ class PolicyKernel final : public c10::OperatorKernel {
   std::optional<c10::SafeKernelFunction> before_;
 };
 
-class QuietWarnings final : public c10::WarningHandler {
-  void process(const c10::Warning& /*warning*/) override {}
-};
-
 using RegistryKey = std::tuple<c10::DeviceType, std::string, std::string>;
 
 struct Registered {
@@ -275,10 +272,7 @@ std::shared_ptr<Registration> register_kernel(c10::DeviceType device_type,
   if (auto alive = entry.registration.lock()) {
     return alive;
   }
-  QuietWarnings quiet;
-  // LibTorch warns once a process; that one stays for those who did not mean to override.
-  const c10::WarningUtils::WarnAlways not_once;
-  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  const base::QuietWarnings quiet;  // of an overridden kernel
   auto kernel = c10::KernelFunction::makeFromBoxedFunctor(
       std::make_unique<PolicyKernel>(device_type, op, entry.slot));
   auto handle = c10::Dispatcher::singleton().registerImpl(

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "torchamp/base/error.h"
+#include "torchamp/base/quiet_warnings.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/ops/fp16_arithmetic.h"
 #include "torchamp/ops/op_kernel.h"
@@ -18,18 +19,6 @@ namespace torchamp::ops {
 namespace {
 
 constexpr const char* kOurs = "registered by TorchAmp's ops";
-
-// LibTorch warns of a kernel that is put over another, once a process. Ours say nothing, and leave
-// the one warning to those who did not mean to.
-class QuietRegistration final : public c10::WarningHandler {
- public:
-  QuietRegistration() : always_(true), handler_(this) {}
-  void process(const c10::Warning& /*warning*/) override {}
-
- private:
-  c10::WarningUtils::WarnAlways always_;
-  c10::WarningUtils::WarningHandlerGuard handler_;
-};
 
 struct Op {
   detail::OpKernel kernel;
@@ -65,7 +54,7 @@ struct Registry {
   }
 
   void put_on() {
-    const QuietRegistration quiet;
+    const base::QuietWarnings quiet;  // of a kernel that is put over another
     const bool all = environment() == "all";
     for (Op& op : ops) put_on(op, all);
     is_installed = true;
