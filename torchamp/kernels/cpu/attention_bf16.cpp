@@ -1,0 +1,420 @@
+// Attention on CPUs with avx512_bf16; compiled for them, so nothing here may run before
+// attention_kernels() has looked.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <immintrin.h>
+
+#include "torchamp/kernels/cpu/attention.h"
+#include "torchamp/kernels/cpu/bf16_product.inl.h"
+
+namespace torchamp::kernels {
+namespace {
+
+constexpr int64_t kQueries = 60;       // of a block: ten tiles of six rows
+constexpr int64_t kForwardKeys = 256;  // of a block: its scores (60 kB) stay in the second cache
+constexpr int64_t kBackwardKeys = 128;
+
+constexpr int64_t up_to_16(int64_t count) { return (count + 15) / 16 * 16; }
+constexpr int64_t half_up(int64_t count) { return (count + 1) / 2; }
+
+__mmask16 first(int64_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xFFFFU : (1U << std::max<int64_t>(count, 0)) - 1U);
+}
+
+// e^x to 2 units in the last place; 0 below -104 and for -inf, nan for nan. The polynomial is the
+// Taylor series of 2^f around 0 for |f| <= 1/2, whose seventh term is below 2^-24.
+__m512 exponential(__m512 x) {
+  const __m512 log2e = _mm512_set1_ps(1.44269504F);
+  const __m512 ln2_high = _mm512_set1_ps(0.693359375F), ln2_low = _mm512_set1_ps(-2.12194440e-4F);
+  const __m512 bounded =
+      _mm512_max_ps(_mm512_set1_ps(-105.0F), x);  // the second operand's nan stays
+  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(bounded, log2e),
+                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  __m512 r = _mm512_fnmadd_ps(n, ln2_high, bounded);
+  r = _mm512_fnmadd_ps(n, ln2_low, r);
+  __m512 y = _mm512_set1_ps(1.0F / 5040.0F);
+  for (const float factor :
+       {1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F, 0.5F, 1.0F, 1.0F}) {
+    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(factor));
+  }
+  return _mm512_scalef_ps(y, n);
+}
+
+void store(__m256i x, uint16_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
+
+// What only the products read: numbers below the normal ones become zero, as they would there.
+__m256i to_bf16(__m512 x) { return __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(x)); }
+
+void store_pairs(__m256i low, __m256i high, uint32_t* words) {
+  _mm512_storeu_si512(words, _mm512_or_si512(_mm512_cvtepu16_epi32(low),
+                                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16)));
+}
+
+__m512i words_of_16(const uint16_t* from) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+// bfloat16 numbers of two rows as words: the first row's are the low halves.
+void interleave(const uint16_t* first_row, const uint16_t* second_row, int64_t count,
+                uint32_t* words) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const __m512i low = words_of_16(first_row + i);
+    const __m512i high =
+        second_row == nullptr ? _mm512_setzero_si512() : words_of_16(second_row + i);
+    _mm512_storeu_si512(words + i, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+}
+
+// Rows as a right matrix whose sum goes over the rows: words[row / 2][element].
+void pack_rows(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t padded_count,
+               int64_t length, uint32_t* words) {
+  for (int64_t i = 0; i < padded_count; i += 2, words += length) {
+    if (i < count) {
+      interleave(rows.row(begin + i), i + 1 < count ? rows.row(begin + i + 1) : nullptr, length,
+                 words);
+    } else {
+      std::memset(words, 0, static_cast<size_t>(length) * sizeof(uint32_t));
+    }
+  }
+}
+
+// Rows as a right matrix whose sum goes along a row: words[pair of elements][row], `padded` rows.
+void pack_transposed(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t padded,
+                     int64_t length, uint32_t* words) {
+  const int64_t pairs = length / 2;
+  for (int64_t i = 0; i < padded; ++i) {
+    if (i >= count) {
+      for (int64_t k = 0; k < pairs; ++k) words[k * padded + i] = 0;
+      continue;
+    }
+    const auto* row = reinterpret_cast<const char*>(rows.row(begin + i));
+    for (int64_t k = 0; k < pairs; ++k) std::memcpy(words + k * padded + i, row + 4 * k, 4);
+  }
+}
+
+// Rows copied side by side, so that a left matrix may read them as words, wherever they begin.
+void copy_rows(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t length, uint16_t* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * length, rows.row(begin + i), static_cast<size_t>(length) * 2);
+  }
+}
+
+// Rounded to nearest even, numbers below the normal ones too, which the CPU's instruction drops.
+void store_rounded(__m512 x, uint16_t* to) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+  rounded = _mm512_mask_set1_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), 0x7FC0);
+  store(_mm512_cvtepi32_epi16(rounded), to);
+}
+
+void store_rows(const float* from, int64_t count, int64_t length, const Bf16Rows& to,
+                int64_t begin) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t* row = to.row(begin + i);
+    for (int64_t j = 0; j < length; j += 16) {
+      store_rounded(_mm512_loadu_ps(from + i * length + j), row + j);
+    }
+  }
+}
+
+// Parts of the scratch, one after another, each at 64 bytes.
+class Scratch {
+ public:
+  explicit Scratch(void* memory) : memory_(static_cast<char*>(memory)) {}
+  template <class T>
+  T* take(int64_t count) {
+    T* part = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + size_);
+    size_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return part;
+  }
+  int64_t size() const { return size_; }
+
+ private:
+  char* memory_;  // null: only the size is wanted
+  int64_t size_ = 0;
+};
+
+// The keys that a block of queries sees: those before `limit`.
+int64_t key_limit(const AttentionHead& head, int64_t queries_end) {
+  return head.is_causal ? std::min(head.num_keys, queries_end) : head.num_keys;
+}
+// How many of the keys from `begin` on the query sees, of `count`.
+int64_t visible(const AttentionHead& head, int64_t query, int64_t begin, int64_t count) {
+  return head.is_causal ? std::clamp<int64_t>(query + 1 - begin, 0, count) : count;
+}
+
+struct ForwardScratch {
+  ForwardScratch(const AttentionHead& head, void* memory) {
+    Scratch scratch(memory);
+    const int64_t length = head.head_size;
+    keys = scratch.take<uint32_t>(up_to_16(head.num_keys) * length / 2);
+    values = scratch.take<uint32_t>(up_to_16(head.num_keys) * length / 2);
+    queries = scratch.take<uint16_t>(kQueries * length);
+    scores = scratch.take<float>(kQueries * kForwardKeys);
+    weights = scratch.take<uint16_t>(kQueries * kForwardKeys);
+    output = scratch.take<float>(kQueries * length);
+    size = scratch.size();
+  }
+  uint32_t* keys;    // a block after another: [head_size / 2][keys of the block]
+  uint32_t* values;  // [num_keys / 2][head_size]
+  uint16_t* queries;
+  float* scores;
+  uint16_t* weights;
+  float* output;
+  int64_t size;
+};
+
+// One row of a block of scores: the running maximum and sum, and the weights as bfloat16. Returns
+// what earlier sums and outputs are multiplied by.
+float soft_max_row(const float* scores, int64_t seen, int64_t padded, float scale, float& maximum,
+                   float& sum, uint16_t* weights) {
+  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 largest = lowest;
+  for (int64_t i = 0; i < seen; i += 16) {
+    const __m512 x = _mm512_mask_loadu_ps(lowest, first(seen - i), scores + i);
+    largest = _mm512_max_ps(largest, x);
+  }
+  // The largest product is that of the largest scaled one for a scale >= 0, the only ones taken.
+  const float block = _mm512_reduce_max_ps(largest) * scale;
+  const float next = std::max(maximum, block);
+  const float factor = maximum == next ? 1.0F : std::exp(maximum - next);
+  const __m512 shift = _mm512_set1_ps(next), scales = _mm512_set1_ps(scale);
+  __m512 total = _mm512_setzero_ps();
+  int64_t i = 0;
+  for (; i < seen; i += 16) {
+    const __mmask16 mask = first(seen - i);
+    const __m512 x = _mm512_maskz_loadu_ps(mask, scores + i);
+    const __m512 weight =
+        _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_mul_ps(x, scales), shift)));
+    total = _mm512_add_ps(total, weight);
+    store(to_bf16(weight), weights + i);
+  }
+  for (; i < padded; i += 16) {
+    store(_mm256_setzero_si256(), weights + i);
+  }
+  sum = sum * factor + _mm512_reduce_add_ps(total);
+  maximum = next;
+  return factor;
+}
+
+void forward(const AttentionHead& head, void* memory) {
+  const ForwardScratch scratch(head, memory);
+  const int64_t length = head.head_size;
+  for (int64_t k = 0; k < head.num_keys; k += kForwardKeys) {
+    const int64_t count = std::min(kForwardKeys, head.num_keys - k);
+    pack_transposed(head.key, k, count, up_to_16(count), length, scratch.keys + k * length / 2);
+  }
+  pack_rows(head.value, 0, head.num_keys, up_to_16(head.num_keys), length, scratch.values);
+
+  for (int64_t q = 0; q < head.num_queries; q += kQueries) {
+    const int64_t rows = std::min(kQueries, head.num_queries - q);
+    copy_rows(head.query, q, rows, length, scratch.queries);
+    const LeftWords queries{reinterpret_cast<const uint32_t*>(scratch.queries), length / 2, 1};
+    float maxima[kQueries], sums[kQueries];
+    std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(sums, rows, 0.0F);
+    const int64_t limit = key_limit(head, q + rows);
+    for (int64_t k = 0; k < limit; k += kForwardKeys) {
+      const int64_t in_block = std::min(kForwardKeys, head.num_keys - k);
+      const int64_t count = std::min(kForwardKeys, limit - k), padded = up_to_16(count);
+      product(rows, padded, queries, scratch.keys + k * length / 2, up_to_16(in_block), length / 2,
+              /*adds=*/false, scratch.scores, kForwardKeys);
+      for (int64_t m = 0; m < rows; ++m) {
+        const float factor =
+            soft_max_row(scratch.scores + m * kForwardKeys, visible(head, q + m, k, count), padded,
+                         head.scale, maxima[m], sums[m], scratch.weights + m * kForwardKeys);
+        if (k == 0 || factor == 1.0F) continue;
+        float* row = scratch.output + m * length;
+        for (int64_t j = 0; j < length; j += 16) {
+          _mm512_storeu_ps(row + j,
+                           _mm512_mul_ps(_mm512_loadu_ps(row + j), _mm512_set1_ps(factor)));
+        }
+      }
+      const LeftWords weights{reinterpret_cast<const uint32_t*>(scratch.weights), kForwardKeys / 2,
+                              1};
+      product(rows, length, weights, scratch.values + k / 2 * length, length, padded / 2,
+              /*adds=*/k > 0, scratch.output, length);
+    }
+    for (int64_t m = 0; m < rows; ++m) {
+      const __m512 divisor = _mm512_set1_ps(sums[m]);
+      for (int64_t j = 0; j < length; j += 16) {
+        store_rounded(_mm512_div_ps(_mm512_loadu_ps(scratch.output + m * length + j), divisor),
+                      head.output.row(q + m) + j);
+      }
+      head.log_sum_exp[(q + m) * head.log_sum_exp_stride] = maxima[m] + std::log(sums[m]);
+    }
+  }
+}
+
+struct BackwardScratch {
+  BackwardScratch(const AttentionHead& head, void* memory) {
+    Scratch scratch(memory);
+    const int64_t length = head.head_size;
+    const int64_t num_blocks = (head.num_queries + kQueries - 1) / kQueries;
+    query_pairs = scratch.take<uint32_t>(num_blocks * half_up(kQueries) * length);
+    grad_pairs = scratch.take<uint32_t>(num_blocks * half_up(kQueries) * length);
+    grad_query = scratch.take<float>(head.num_queries * length);
+    deltas = scratch.take<float>(head.num_queries);
+    queries = scratch.take<uint16_t>(head.num_queries * length);
+    grads = scratch.take<uint16_t>(head.num_queries * length);
+    keys = scratch.take<uint32_t>(kBackwardKeys * length / 2);
+    values = scratch.take<uint32_t>(kBackwardKeys * length / 2);
+    key_pairs = scratch.take<uint32_t>(kBackwardKeys * length / 2);
+    grad_key = scratch.take<float>(kBackwardKeys * length);
+    grad_value = scratch.take<float>(kBackwardKeys * length);
+    scores = scratch.take<float>(kQueries * kBackwardKeys);
+    grad_weights = scratch.take<float>(kQueries * kBackwardKeys);
+    weight_pairs = scratch.take<uint32_t>(half_up(kQueries) * kBackwardKeys);
+    score_grad_pairs = scratch.take<uint32_t>(half_up(kQueries) * kBackwardKeys);
+    score_grads = scratch.take<uint16_t>(kQueries * kBackwardKeys);
+    size = scratch.size();
+  }
+  // Of the whole head.
+  uint32_t *query_pairs, *grad_pairs;  // a block after another: [queries / 2][head_size]
+  float* grad_query;
+  float* deltas;  // the sum of grad_output * output of each query
+  uint16_t *queries, *grads;
+  // Of a block of keys.
+  uint32_t *keys, *values;  // [head_size / 2][keys]
+  uint32_t* key_pairs;      // [keys / 2][head_size]
+  float *grad_key, *grad_value;
+  // Of a block of queries and keys.
+  float *scores, *grad_weights;
+  uint32_t *weight_pairs, *score_grad_pairs;  // [queries / 2][keys]
+  uint16_t* score_grads;                      // [queries][keys]
+  int64_t size;
+};
+
+float dot(const uint16_t* a, const uint16_t* b, int64_t length) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < length; i += 16) {
+    const __m512 x = _mm512_castsi512_ps(_mm512_slli_epi32(words_of_16(a + i), 16));
+    const __m512 y = _mm512_castsi512_ps(_mm512_slli_epi32(words_of_16(b + i), 16));
+    sum = _mm512_fmadd_ps(x, y, sum);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+// Weights and gradients of scores of one query, 16 keys: what a block's matrices are made of.
+struct RowOfBlock {
+  const float* scores;
+  const float* grad_weights;
+  int64_t seen;
+  __m512 log_sum_exp, delta;
+
+  void at(int64_t i, __m512 scale, __m512& weight, __m512& score_grad) const {
+    const __mmask16 mask = first(seen - i);
+    const __m512 x = _mm512_maskz_loadu_ps(mask, scores + i);
+    weight =
+        _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_mul_ps(x, scale), log_sum_exp)));
+    const __m512 grad = _mm512_maskz_loadu_ps(mask, grad_weights + i);
+    score_grad =
+        _mm512_maskz_mul_ps(mask, _mm512_mul_ps(weight, _mm512_sub_ps(grad, delta)), scale);
+  }
+};
+
+// The weights and the gradients of the scores of a block, from its scores and the gradients of its
+// weights.
+void differentiate(const AttentionHead& head, const BackwardScratch& scratch, int64_t q,
+                   int64_t rows, int64_t k, int64_t count, int64_t padded) {
+  const __m512 scale = _mm512_set1_ps(head.scale);
+  const auto row = [&](int64_t m) {
+    const bool exists = m < rows;
+    const int64_t query = exists ? q + m : q;
+    return RowOfBlock{scratch.scores + (query - q) * kBackwardKeys,
+                      scratch.grad_weights + (query - q) * kBackwardKeys,
+                      exists ? visible(head, query, k, count) : 0,
+                      _mm512_set1_ps(head.log_sum_exp[query * head.log_sum_exp_stride]),
+                      _mm512_set1_ps(scratch.deltas[query])};
+  };
+  for (int64_t m = 0; m < rows; m += 2) {
+    const RowOfBlock even = row(m), odd = row(m + 1);
+    for (int64_t i = 0; i < padded; i += 16) {
+      __m512 weight[2], score_grad[2];
+      even.at(i, scale, weight[0], score_grad[0]);
+      odd.at(i, scale, weight[1], score_grad[1]);
+      const int64_t at = m / 2 * kBackwardKeys + i;
+      store_pairs(to_bf16(weight[0]), to_bf16(weight[1]), scratch.weight_pairs + at);
+      const __m256i grad[2] = {to_bf16(score_grad[0]), to_bf16(score_grad[1])};
+      store_pairs(grad[0], grad[1], scratch.score_grad_pairs + at);
+      store(grad[0], scratch.score_grads + m * kBackwardKeys + i);
+      if (m + 1 < rows) store(grad[1], scratch.score_grads + (m + 1) * kBackwardKeys + i);
+    }
+  }
+}
+
+void backward(const AttentionHead& head, const AttentionGrads& grads, void* memory) {
+  const BackwardScratch scratch(head, memory);
+  const int64_t length = head.head_size, pairs = length / 2;
+  copy_rows(head.query, 0, head.num_queries, length, scratch.queries);
+  copy_rows(grads.grad_output, 0, head.num_queries, length, scratch.grads);
+  std::memset(scratch.grad_query, 0,
+              static_cast<size_t>(head.num_queries * length) * sizeof(float));
+  for (int64_t q = 0; q < head.num_queries; ++q) {
+    scratch.deltas[q] = dot(grads.grad_output.row(q), head.output.row(q), length);
+  }
+  const auto block_of = [&](uint32_t* all, int64_t q) {
+    return all + q / kQueries * half_up(kQueries) * length;
+  };
+  for (int64_t q = 0; q < head.num_queries; q += kQueries) {
+    const int64_t rows = std::min(kQueries, head.num_queries - q), padded = 2 * half_up(rows);
+    pack_rows(head.query, q, rows, padded, length, block_of(scratch.query_pairs, q));
+    pack_rows(grads.grad_output, q, rows, padded, length, block_of(scratch.grad_pairs, q));
+  }
+
+  for (int64_t k = 0; k < head.num_keys; k += kBackwardKeys) {
+    const int64_t in_block = std::min(kBackwardKeys, head.num_keys - k);
+    const int64_t all_padded = up_to_16(in_block);
+    pack_transposed(head.key, k, in_block, all_padded, length, scratch.keys);
+    pack_transposed(head.value, k, in_block, all_padded, length, scratch.values);
+    pack_rows(head.key, k, in_block, all_padded, length, scratch.key_pairs);
+    const auto bytes = static_cast<size_t>(in_block * length) * sizeof(float);
+    std::memset(scratch.grad_key, 0, bytes);
+    std::memset(scratch.grad_value, 0, bytes);
+
+    // The first block of queries that sees a key of this block.
+    const int64_t begin = head.is_causal ? k / kQueries * kQueries : 0;
+    for (int64_t q = begin; q < head.num_queries; q += kQueries) {
+      const int64_t rows = std::min(kQueries, head.num_queries - q);
+      const int64_t count = std::min(in_block, key_limit(head, q + rows) - k);
+      if (count <= 0) continue;
+      const int64_t padded = up_to_16(count);
+      const auto* queries = reinterpret_cast<const uint32_t*>(scratch.queries + q * length);
+      const auto* grad = reinterpret_cast<const uint32_t*>(scratch.grads + q * length);
+      product(rows, padded, {queries, pairs, 1}, scratch.keys, all_padded, pairs, /*adds=*/false,
+              scratch.scores, kBackwardKeys);
+      product(rows, padded, {grad, pairs, 1}, scratch.values, all_padded, pairs, /*adds=*/false,
+              scratch.grad_weights, kBackwardKeys);
+      differentiate(head, scratch, q, rows, k, count, padded);
+      product(count, length, {scratch.weight_pairs, 1, kBackwardKeys},
+              block_of(scratch.grad_pairs, q), length, half_up(rows), /*adds=*/true,
+              scratch.grad_value, length);
+      product(count, length, {scratch.score_grad_pairs, 1, kBackwardKeys},
+              block_of(scratch.query_pairs, q), length, half_up(rows), /*adds=*/true,
+              scratch.grad_key, length);
+      const auto* score_grads = reinterpret_cast<const uint32_t*>(scratch.score_grads);
+      product(rows, length, {score_grads, kBackwardKeys / 2, 1}, scratch.key_pairs, length,
+              padded / 2, /*adds=*/true, scratch.grad_query + q * length, length);
+    }
+    store_rows(scratch.grad_key, in_block, length, grads.grad_key, k);
+    store_rows(scratch.grad_value, in_block, length, grads.grad_value, k);
+  }
+  store_rows(scratch.grad_query, head.num_queries, length, grads.grad_query, 0);
+}
+
+int64_t forward_scratch(const AttentionHead& head) { return ForwardScratch(head, nullptr).size; }
+int64_t backward_scratch(const AttentionHead& head) { return BackwardScratch(head, nullptr).size; }
+
+}  // namespace
+
+extern const AttentionKernels attention_avx512_bf16;
+constinit const AttentionKernels attention_avx512_bf16 = {forward_scratch, backward_scratch,
+                                                          forward, backward};
+
+}  // namespace torchamp::kernels
