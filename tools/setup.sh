@@ -162,3 +162,5 @@ configure_and_build() {
 mkdir -p build
 export CCACHE_DIR=${CCACHE_DIR:-$PWD/.ccache}
 export CCACHE_SLOPPINESS=pch_defines,time_macros  # what a precompiled header needs
+# One build's objects serve the others: paths in the clone count as relative, and whether a warning stops the compiler does not.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_IGNOREOPTIONS=${CCACHE_IGNOREOPTIONS:--Werror}
