@@ -5,7 +5,7 @@
 //   quit
 // It says "ready" first. With mode=start it writes what all sides begin with, to the file that
 // start= names; with mode=peak it prints the most bytes that tensors hold during a run, once the
-// first ones have made what stays.
+// first ones have made what stays; with mode=profile, where the time of a run goes.
 //
 //   bench_side work=step side=ours model=mlp precision=bf16 start=FILE threads=2
 
@@ -76,7 +76,7 @@ void serve(Side& side) {
     } else if (order == "share") {
       int runs = 0;
       words >> runs;
-      std::printf("%.4f\n", matrix_share(side, runs));
+      std::printf("%.4f\n", op_times(side, runs).matrix_share);
     } else {
       throw std::invalid_argument("the order '" + line + "' came; run, save, share or quit");
     }
@@ -93,6 +93,19 @@ int64_t peak_bytes(const Settings& settings) {
   return meter.peak_bytes();
 }
 
+void print_profile(const Settings& settings) {
+  const std::unique_ptr<Side> side = make_side(settings);
+  for (int i = 0; i < 3; ++i) side->run();
+  const OpTimes times = op_times(*side, std::stoi(settings.get("runs", "5")));
+  std::printf("%.1f ms a run, %.0f %% of it in matrix ops\n", times.run_ms,
+              100 * times.matrix_share);
+  for (const OpTime& op : times.ops) {
+    if (op.ms < 0.002 * times.run_ms) break;
+    std::printf("%5.1f %% %9.3f ms %5d  %s\n", 100 * op.ms / times.run_ms, op.ms, op.calls,
+                op.name.c_str());
+  }
+}
+
 void run(const Settings& settings) {
   const std::string mode = settings.get("mode", "serve");
   if (mode == "version") {
@@ -106,6 +119,8 @@ void run(const Settings& settings) {
                      is_step ? start_of_step(settings) : start_of_phase(settings));
   } else if (mode == "peak") {
     std::printf("%lld\n", static_cast<long long>(peak_bytes(settings)));
+  } else if (mode == "profile") {
+    print_profile(settings);
   } else {
     serve(*make_side(settings));
   }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "torchamp/base/state_dict.h"
 
@@ -49,8 +50,18 @@ std::unique_ptr<Side> make_memory(const Settings& settings);
 base::StateDict start_of_step(const Settings& settings);
 base::StateDict start_of_phase(const Settings& settings);
 
-/// The part of the time of `runs` runs that was spent in matrix kernels: products, convolutions and
-/// attention, forward and backward.
-double matrix_share(Side& side, int runs);
+/// Where the time of a run goes. An op's time is its own, without the ops that it calls; a matrix
+/// op (products, convolutions and attention, forward and backward) has all of it.
+struct OpTime {
+  std::string name;
+  double ms;  ///< a run
+  int calls;  ///< a run
+};
+struct OpTimes {
+  double run_ms = 0;
+  double matrix_share = 0;  ///< the part of the time that was spent in matrix ops
+  std::vector<OpTime> ops;  ///< the longest first
+};
+OpTimes op_times(Side& side, int runs);
 
 }  // namespace torchamp::bench
