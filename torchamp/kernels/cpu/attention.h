@@ -45,7 +45,8 @@ struct AttentionKernels {
   void (*backward)(const AttentionHead& head, const AttentionGrads& grads, void* scratch);
 };
 
-/// Null where this CPU cannot multiply bfloat16, or where TORCHAMP_CPU asks for less than avx512.
+/// Null where this CPU cannot multiply bfloat16, where it has AMX, which LibTorch's kernel uses and
+/// these do not, and where TORCHAMP_CPU asks for less than avx512.
 const AttentionKernels* attention_kernels();
 
 }  // namespace torchamp::kernels
