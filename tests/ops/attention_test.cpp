@@ -24,6 +24,7 @@ struct Shape {
   int64_t batch, heads, queries, keys, head_size;
   bool is_causal = false;
   std::optional<double> scale = std::nullopt;
+  Tensor mask = {};
 };
 
 std::string text_of(const Shape& s) {
@@ -55,6 +56,7 @@ Result exact(const std::vector<Tensor>& inputs, const Tensor& grad, const Shape&
     const Tensor sees = torch::ones({shape.queries, shape.keys}, torch::kBool).tril();
     scores = scores.masked_fill(~sees, -std::numeric_limits<double>::infinity());
   }
+  if (shape.mask.defined()) scores = scores + shape.mask.to(torch::kDouble);
   Result result;
   const Tensor output = torch::matmul(torch::softmax(scores, -1), x[2]);
   result.grads = torch::autograd::grad({output}, x, {grad.to(torch::kDouble)});
@@ -63,13 +65,17 @@ Result exact(const std::vector<Tensor>& inputs, const Tensor& grad, const Shape&
   return result;
 }
 
+std::optional<Tensor> mask_of(const Shape& shape) {
+  return shape.mask.defined() ? std::optional(shape.mask) : std::nullopt;
+}
+
 // What the ops on the dispatcher return now.
 Result computed(const std::vector<Tensor>& x, const Tensor& grad, const Shape& shape) {
   Result result;
   std::tie(result.output, result.logsumexp) = at::_scaled_dot_product_flash_attention_for_cpu(
-      x[0], x[1], x[2], 0.0, shape.is_causal, {}, shape.scale);
+      x[0], x[1], x[2], 0.0, shape.is_causal, mask_of(shape), shape.scale);
   const auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      grad, x[0], x[1], x[2], result.output, result.logsumexp, 0.0, shape.is_causal, {},
+      grad, x[0], x[1], x[2], result.output, result.logsumexp, 0.0, shape.is_causal, mask_of(shape),
       shape.scale);
   result.grads = {q, k, v};
   return result;
@@ -148,6 +154,63 @@ TEST_F(Attention, TakesKeysOfAnotherNumberThanQueries) {
 TEST_F(Attention, TakesAScale) {
   check({1, 3, 65, 65, 32, false, 0.5});
   check({1, 3, 65, 65, 32, true, 2.0});
+  check({1, 3, 65, 65, 32, false, -0.1});
+}
+
+Tensor some_hidden(at::IntArrayRef sizes) {  // the first key is seen by all
+  Tensor hidden = torch::rand(sizes) < 0.3;
+  hidden.select(-1, 0).fill_(false);
+  return torch::randn(sizes).masked_fill(hidden, -std::numeric_limits<double>::infinity());
+}
+
+TEST_F(Attention, TakesMasksThatAreBroadcast) {
+  for (const torch::ScalarType dtype : {torch::kFloat, torch::kBFloat16}) {
+    for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
+             {70, 300}, {2, 3, 70, 300}, {2, 1, 1, 300}, {1, 3, 70, 300}, {1, 1, 70, 1}}) {
+      check({2, 3, 70, 300, 32, false, {}, some_hidden(sizes).to(dtype)});
+    }
+  }
+}
+
+TEST_F(Attention, AQueryThatSeesNoKeyHasNoOutputAndNoGradient) {
+  Shape shape{1, 2, 65, 300, 32};
+  shape.mask = torch::zeros({65, 300});
+  shape.mask[3].fill_(-std::numeric_limits<double>::infinity());
+  const std::vector<Tensor> x = {rows(1, 2, 65, 32), rows(1, 2, 300, 32), rows(1, 2, 300, 32)};
+  const Tensor grad = rows(1, 2, 65, 32);
+  const Result theirs = computed(x, grad, shape);
+  const ops::Installation installation;
+  const Result ours = computed(x, grad, shape);
+  EXPECT_TRUE(ours.output.select(2, 3).eq(0).all().item<bool>());
+  EXPECT_TRUE(ours.grads[0].select(2, 3).eq(0).all().item<bool>());
+  EXPECT_LE(error(ours.output, theirs.output.to(torch::kDouble)), 0.01);
+  EXPECT_LE(error(ours.logsumexp, theirs.logsumexp.to(torch::kDouble)), 2e-5);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_LE(error(ours.grads[i], theirs.grads[i].to(torch::kDouble)), 0.05) << i;
+  }
+}
+
+TEST_F(Attention, ForwardAndBackwardMayComeFromDifferentKernels) {
+  const Shape shape{1, 2, 90, 90, 32, true};
+  const std::vector<Tensor> x = {rows(1, 2, 90, 32), rows(1, 2, 90, 32), rows(1, 2, 90, 32)};
+  const Tensor grad = rows(1, 2, 90, 32);
+  const Result truth = exact(x, grad, shape);
+  for (const bool ours_first : {false, true}) {
+    std::optional<ops::Installation> installation;
+    if (ours_first) installation.emplace();
+    const auto [out, logsumexp] =
+        at::_scaled_dot_product_flash_attention_for_cpu(x[0], x[1], x[2], 0.0, true, {}, {});
+    if (ours_first) {
+      installation.reset();
+    } else {
+      installation.emplace();
+    }
+    const auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, x[0], x[1], x[2], out, logsumexp, 0.0, true, {}, {});
+    EXPECT_LE(error(q, truth.grads[0]), 3 * spacing_at_most(truth.grads[0]));
+    EXPECT_LE(error(k, truth.grads[1]), 3 * spacing_at_most(truth.grads[1]));
+    EXPECT_LE(error(v, truth.grads[2]), 3 * spacing_at_most(truth.grads[2]));
+  }
 }
 
 double root_mean_square(const Tensor& x, const Tensor& y) {
@@ -241,7 +304,7 @@ TEST_F(Attention, ThreadsDoNotChangeTheBits) {
 
 TEST_F(Attention, LeavesWhatItDoesNotTakeToLibTorch) {
   const Tensor odd = rows(1, 2, 10, 20), x = rows(1, 2, 10, 16);
-  const Tensor mask = torch::randn({10, 10}).to(torch::kBFloat16);
+  const Tensor mask = torch::randn({10, 20}).to(torch::kBFloat16).slice(1, 0, 20, 2);
   const auto attention = [](const Tensor& q, const std::optional<Tensor>& mask) {
     return std::get<0>(
         at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, false, mask, {}));

@@ -170,34 +170,73 @@ struct ForwardScratch {
   int64_t size;
 };
 
+// A row of a block: the scaled and masked products of a query with the keys that it sees.
+struct RowOfScores {
+  const float* products;
+  int64_t seen;
+  __m512 scale;
+  AttentionMask mask;  // from the row's first key on
+
+  RowOfScores(const AttentionHead& head, const float* products, int64_t query, int64_t first_key,
+              int64_t seen)
+      : products(products), seen(seen), scale(_mm512_set1_ps(head.scale)), mask(head.mask) {
+    if (mask.data == nullptr) return;
+    const int64_t at = query * mask.row_stride + first_key * mask.column_stride;
+    mask.data = static_cast<const char*>(mask.data) + at * (mask.is_bf16 ? 2 : 4);
+  }
+
+  __m512 at(int64_t i, __mmask16 lanes) const {
+    const __m512 x = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, products + i), scale);
+    return mask.data == nullptr ? x : _mm512_add_ps(x, mask_at(i, lanes));
+  }
+
+ private:
+  __m512 mask_at(int64_t i, __mmask16 lanes) const {
+    if (mask.column_stride == 0) {
+      const __mmask16 one = 1;
+      return _mm512_broadcastss_ps(_mm512_castps512_ps128(load(0, one)));
+    }
+    return load(i, lanes);
+  }
+  __m512 load(int64_t i, __mmask16 lanes) const {
+    if (!mask.is_bf16) {
+      return _mm512_maskz_loadu_ps(lanes, static_cast<const float*>(mask.data) + i);
+    }
+    const auto* from = static_cast<const uint16_t*>(mask.data) + i;
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from)), 16));
+  }
+};
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+float largest_of(const RowOfScores& row) {
+  __m512 largest = _mm512_set1_ps(kLowest);
+  for (int64_t i = 0; i < row.seen; i += 16) {
+    const __mmask16 lanes = first(row.seen - i);
+    largest = _mm512_mask_max_ps(largest, lanes, largest, row.at(i, lanes));
+  }
+  return _mm512_reduce_max_ps(largest);
+}
+
 // One row of a block of scores: the running maximum and sum, and the weights as bfloat16. Returns
 // what earlier sums and outputs are multiplied by.
-float soft_max_row(const float* scores, int64_t seen, int64_t padded, float scale, float& maximum,
-                   float& sum, uint16_t* weights) {
-  const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  __m512 largest = lowest;
-  for (int64_t i = 0; i < seen; i += 16) {
-    const __m512 x = _mm512_mask_loadu_ps(lowest, first(seen - i), scores + i);
-    largest = _mm512_max_ps(largest, x);
-  }
-  // The largest product is that of the largest scaled one for a scale >= 0, the only ones taken.
-  const float block = _mm512_reduce_max_ps(largest) * scale;
-  const float next = std::max(maximum, block);
+float soft_max_row(const RowOfScores& row, int64_t padded, float& maximum, float& sum,
+                   uint16_t* weights) {
+  const float next = std::max(maximum, largest_of(row));  // maximum where the other is nan
   const float factor = maximum == next ? 1.0F : std::exp(maximum - next);
-  const __m512 shift = _mm512_set1_ps(next), scales = _mm512_set1_ps(scale);
+  // Where all that was seen is -inf the weights are 0, not e^(-inf + inf).
+  const __m512 shift = _mm512_set1_ps(next == kLowest ? 0.0F : next);
   __m512 total = _mm512_setzero_ps();
   int64_t i = 0;
-  for (; i < seen; i += 16) {
-    const __mmask16 mask = first(seen - i);
-    const __m512 x = _mm512_maskz_loadu_ps(mask, scores + i);
+  for (; i < row.seen; i += 16) {
+    const __mmask16 lanes = first(row.seen - i);
     const __m512 weight =
-        _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_mul_ps(x, scales), shift)));
+        _mm512_maskz_mov_ps(lanes, exponential(_mm512_sub_ps(row.at(i, lanes), shift)));
     total = _mm512_add_ps(total, weight);
     store(to_bf16(weight), weights + i);
   }
-  for (; i < padded; i += 16) {
-    store(_mm256_setzero_si256(), weights + i);
-  }
+  for (; i < padded; i += 16) store(_mm256_setzero_si256(), weights + i);
   sum = sum * factor + _mm512_reduce_add_ps(total);
   maximum = next;
   return factor;
@@ -217,7 +256,7 @@ void forward(const AttentionHead& head, void* memory) {
     copy_rows(head.query, q, rows, length, scratch.queries);
     const LeftWords queries{reinterpret_cast<const uint32_t*>(scratch.queries), length / 2, 1};
     float maxima[kQueries], sums[kQueries];
-    std::fill_n(maxima, rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(maxima, rows, kLowest);
     std::fill_n(sums, rows, 0.0F);
     const int64_t limit = key_limit(head, q + rows);
     for (int64_t k = 0; k < limit; k += kForwardKeys) {
@@ -227,8 +266,9 @@ void forward(const AttentionHead& head, void* memory) {
               /*adds=*/false, scratch.scores, kForwardKeys);
       for (int64_t m = 0; m < rows; ++m) {
         const float factor =
-            soft_max_row(scratch.scores + m * kForwardKeys, visible(head, q + m, k, count), padded,
-                         head.scale, maxima[m], sums[m], scratch.weights + m * kForwardKeys);
+            soft_max_row(RowOfScores(head, scratch.scores + m * kForwardKeys, q + m, k,
+                                     visible(head, q + m, k, count)),
+                         padded, maxima[m], sums[m], scratch.weights + m * kForwardKeys);
         if (k == 0 || factor == 1.0F) continue;
         float* row = scratch.output + m * length;
         for (int64_t j = 0; j < length; j += 16) {
@@ -242,6 +282,10 @@ void forward(const AttentionHead& head, void* memory) {
               /*adds=*/k > 0, scratch.output, length);
     }
     for (int64_t m = 0; m < rows; ++m) {
+      if (maxima[m] == kLowest && sums[m] == 0.0F) {  // no key was seen
+        maxima[m] = 0.0F;
+        sums[m] = 1.0F;
+      }
       const __m512 divisor = _mm512_set1_ps(sums[m]);
       for (int64_t j = 0; j < length; j += 16) {
         store_rounded(_mm512_div_ps(_mm512_loadu_ps(scratch.output + m * length + j), divisor),
@@ -301,21 +345,19 @@ float dot(const uint16_t* a, const uint16_t* b, int64_t length) {
   return _mm512_reduce_add_ps(sum);
 }
 
-// Weights and gradients of scores of one query, 16 keys: what a block's matrices are made of.
+// Weights and gradients of scores of one query: what a block's matrices are made of.
 struct RowOfBlock {
-  const float* scores;
+  RowOfScores scores;
   const float* grad_weights;
-  int64_t seen;
   __m512 log_sum_exp, delta;
 
-  void at(int64_t i, __m512 scale, __m512& weight, __m512& score_grad) const {
-    const __mmask16 mask = first(seen - i);
-    const __m512 x = _mm512_maskz_loadu_ps(mask, scores + i);
+  void at(int64_t i, __m512& weight, __m512& score_grad) const {
+    const __mmask16 lanes = first(scores.seen - i);
     weight =
-        _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_mul_ps(x, scale), log_sum_exp)));
-    const __m512 grad = _mm512_maskz_loadu_ps(mask, grad_weights + i);
+        _mm512_maskz_mov_ps(lanes, exponential(_mm512_sub_ps(scores.at(i, lanes), log_sum_exp)));
+    const __m512 grad = _mm512_maskz_loadu_ps(lanes, grad_weights + i);
     score_grad =
-        _mm512_maskz_mul_ps(mask, _mm512_mul_ps(weight, _mm512_sub_ps(grad, delta)), scale);
+        _mm512_maskz_mul_ps(lanes, _mm512_mul_ps(weight, _mm512_sub_ps(grad, delta)), scores.scale);
   }
 };
 
@@ -323,13 +365,12 @@ struct RowOfBlock {
 // weights.
 void differentiate(const AttentionHead& head, const BackwardScratch& scratch, int64_t q,
                    int64_t rows, int64_t k, int64_t count, int64_t padded) {
-  const __m512 scale = _mm512_set1_ps(head.scale);
   const auto row = [&](int64_t m) {
     const bool exists = m < rows;
     const int64_t query = exists ? q + m : q;
-    return RowOfBlock{scratch.scores + (query - q) * kBackwardKeys,
+    return RowOfBlock{RowOfScores(head, scratch.scores + (query - q) * kBackwardKeys, query, k,
+                                  exists ? visible(head, query, k, count) : 0),
                       scratch.grad_weights + (query - q) * kBackwardKeys,
-                      exists ? visible(head, query, k, count) : 0,
                       _mm512_set1_ps(head.log_sum_exp[query * head.log_sum_exp_stride]),
                       _mm512_set1_ps(scratch.deltas[query])};
   };
@@ -337,8 +378,8 @@ void differentiate(const AttentionHead& head, const BackwardScratch& scratch, in
     const RowOfBlock even = row(m), odd = row(m + 1);
     for (int64_t i = 0; i < padded; i += 16) {
       __m512 weight[2], score_grad[2];
-      even.at(i, scale, weight[0], score_grad[0]);
-      odd.at(i, scale, weight[1], score_grad[1]);
+      even.at(i, weight[0], score_grad[0]);
+      odd.at(i, weight[1], score_grad[1]);
       const int64_t at = m / 2 * kBackwardKeys + i;
       store_pairs(to_bf16(weight[0]), to_bf16(weight[1]), scratch.weight_pairs + at);
       const __m256i grad[2] = {to_bf16(score_grad[0]), to_bf16(score_grad[1])};
