@@ -37,7 +37,8 @@ inline void product_tile(const LeftWords& left, const uint32_t* right, int64_t r
   for (int64_t k = 0; k < num_words; ++k) {
     __m512i b[kVectors];
 #pragma GCC unroll 4
-    for (int64_t v = 0; v < kVectors; ++v) b[v] = _mm512_loadu_si512(right + k * right_row + 16 * v);
+    for (int64_t v = 0; v < kVectors; ++v)
+      b[v] = _mm512_loadu_si512(right + k * right_row + 16 * v);
 #pragma GCC unroll 8
     for (int64_t m = 0; m < kRows; ++m) {
       const __m512bh pair = as_pairs(_mm512_set1_epi32(static_cast<int>(a[m * left.row])));
