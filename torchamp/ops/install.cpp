@@ -45,6 +45,7 @@ struct Registry {
     detail::add_half_matrix_products(table);
     detail::add_half_layers(table);
     detail::add_half_losses(table);
+    detail::add_batch_norm(table);
     for (const detail::OpKernel& kernel : table) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),

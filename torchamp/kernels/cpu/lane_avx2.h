@@ -153,6 +153,43 @@ inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   const __m256 a_is_nan = _mm256_cmp_ps(a.x, a.x, _CMP_UNORD_Q);
   return {_mm256_blendv_ps(_mm256_max_ps(a.x, b.x), a.x, a_is_nan)};
 }
+// relu: NaN and -0 stay.
+inline Lane<float> zero_if_below(Lane<float> a) {
+  return {_mm256_max_ps(_mm256_setzero_ps(), a.x)};  // the second, where neither is larger
+}
+// g, but +0 where y <= 0.
+inline Lane<float> zero_unless_above(Lane<float> y, Lane<float> g) {
+  return {_mm256_and_ps(_mm256_cmp_ps(y.x, _mm256_setzero_ps(), _CMP_NLE_UQ), g.x)};
+}
+// Where x is larger, or NaN: largest <- x, place <- here.
+inline void take_larger(Lane<float> x, Lane<float> here, Lane<float>& largest, Lane<float>& place) {
+  const __m256 taken = _mm256_or_ps(_mm256_cmp_ps(x.x, largest.x, _CMP_GT_OQ),
+                                    _mm256_cmp_ps(x.x, x.x, _CMP_UNORD_Q));
+  largest.x = _mm256_blendv_ps(largest.x, x.x, taken);
+  place.x = _mm256_blendv_ps(place.x, here.x, taken);
+}
+// Whole numbers from 0 to 2^24.
+inline void store_whole(Lane<float> a, int64_t* to) {
+  const __m256i whole = _mm256_cvttps_epi32(a.x);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_cvtepu32_epi64(_mm256_castsi256_si128(whole)));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4),
+                      _mm256_cvtepu32_epi64(_mm256_extracti128_si256(whole, 1)));
+}
+// g where the index is `place`, else 0; `count` goes up by their number.
+inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
+                                 int64_t& count) {
+  const auto equal_to = [wanted = _mm256_set1_epi64x(place)](const int64_t* from) {
+    return _mm256_castsi256_ps(
+        _mm256_cmpeq_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), wanted));
+  };
+  // The even halves of 64 bits: 0 1 4 5 | 2 3 6 7, then in order.
+  const __m256 mixed = _mm256_shuffle_ps(equal_to(indices), equal_to(indices + 4), 0x88);
+  const __m256 equal =
+      _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), _MM_SHUFFLE(3, 1, 2, 0)));
+  count += __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(equal)));
+  return {_mm256_and_ps(equal, g.x)};
+}
 
 inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm256_add_pd(a.x, b.x)}; }
 inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm256_sub_pd(a.x, b.x)}; }

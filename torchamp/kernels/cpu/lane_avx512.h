@@ -143,6 +143,37 @@ inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   const __mmask16 a_is_nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);
   return {_mm512_mask_mov_ps(_mm512_max_ps(a.x, b.x), a_is_nan, a.x)};
 }
+// relu: NaN and -0 stay.
+inline Lane<float> zero_if_below(Lane<float> a) {
+  return {_mm512_max_ps(_mm512_setzero_ps(), a.x)};  // the second, where neither is larger
+}
+// g, but +0 where y <= 0.
+inline Lane<float> zero_unless_above(Lane<float> y, Lane<float> g) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y.x, _mm512_setzero_ps(), _CMP_NLE_UQ), g.x)};
+}
+// Where x is larger, or NaN: largest <- x, place <- here.
+inline void take_larger(Lane<float> x, Lane<float> here, Lane<float>& largest, Lane<float>& place) {
+  const __mmask16 taken =
+      _mm512_cmp_ps_mask(x.x, largest.x, _CMP_GT_OQ) | _mm512_cmp_ps_mask(x.x, x.x, _CMP_UNORD_Q);
+  largest.x = _mm512_mask_mov_ps(largest.x, taken, x.x);
+  place.x = _mm512_mask_mov_ps(place.x, taken, here.x);
+}
+// Whole numbers from 0 to 2^24.
+inline void store_whole(Lane<float> a, int64_t* to) {
+  const __m512i whole = _mm512_cvttps_epi32(a.x);
+  _mm512_storeu_si512(to, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(whole)));
+  _mm512_storeu_si512(to + 8, _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32(whole, 1)));
+}
+// g where the index is `place`, else 0; `count` goes up by their number.
+inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
+                                 int64_t& count) {
+  const __m512i wanted = _mm512_set1_epi64(place);
+  const unsigned low = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices), wanted);
+  const unsigned high = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices + 8), wanted);
+  const unsigned equal = low | high << 8U;
+  count += __builtin_popcount(equal);
+  return {_mm512_maskz_mov_ps(static_cast<__mmask16>(equal), g.x)};
+}
 
 inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm512_add_pd(a.x, b.x)}; }
 inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm512_sub_pd(a.x, b.x)}; }

@@ -74,6 +74,25 @@ template <typename T>
 Lane<T> max_or_nan(Lane<T> a, Lane<T> b) {
   return {a.x != a.x ? a.x : b.x != b.x ? b.x : a.x > b.x ? a.x : b.x};
 }
+// relu: NaN and -0 stay.
+inline Lane<float> zero_if_below(Lane<float> a) { return {a.x < 0 ? 0 : a.x}; }
+// g, but +0 where y <= 0.
+inline Lane<float> zero_unless_above(Lane<float> y, Lane<float> g) { return {y.x <= 0 ? 0 : g.x}; }
+// Where x is larger, or NaN: largest <- x, place <- here.
+inline void take_larger(Lane<float> x, Lane<float> here, Lane<float>& largest, Lane<float>& place) {
+  if (!(x.x > largest.x) && x.x == x.x) return;
+  largest = x;
+  place = here;
+}
+// Whole numbers from 0 to 2^24.
+inline void store_whole(Lane<float> a, int64_t* to) { *to = static_cast<int64_t>(a.x); }
+// g where the index is `place`, else 0; `count` goes up by their number.
+inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
+                                 int64_t& count) {
+  if (*indices != place) return {0};
+  ++count;
+  return g;
+}
 
 // Sixteen running sums of squares: element i goes to sum i % 16.
 template <typename T>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "torchamp/kernels/cpu/image_ops.h"
 #include "torchamp/kernels/formula/adam.h"
 #include "torchamp/kernels/formula/lamb.h"
 #include "torchamp/kernels/formula/sgd.h"
@@ -84,6 +85,7 @@ struct KernelTable {
   /// what is outside of kEstimatedFrom to kEstimatedTo. These are the bits of MKL's roots on a CPU
   /// that is not Intel's.
   void (*estimated_roots)(int64_t count, float* x);
+  ImageKernels image;
 };
 
 /// All tables of this build, the plainest first.
