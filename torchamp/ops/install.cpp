@@ -19,13 +19,14 @@ namespace torchamp::ops {
 namespace {
 
 constexpr const char* kOurs = "registered by TorchAmp's ops";
+constexpr c10::DispatchKey kAbove = c10::DispatchKey::AutogradCPU;
 
 struct Op {
   detail::OpKernel kernel;
   std::optional<c10::OperatorHandle> handle;
   OpState state = OpState::kLibTorch;
   std::string other;
-  std::optional<c10::RegistrationHandleRAII> registration = std::nullopt;
+  std::vector<c10::RegistrationHandleRAII> registrations = {};
 };
 
 std::string environment() {
@@ -46,6 +47,10 @@ struct Registry {
     detail::add_half_layers(table);
     detail::add_half_losses(table);
     detail::add_batch_norm(table);
+    detail::add_half_reductions(table);
+    detail::add_half_composites(table);
+    detail::add_half_elements(table);
+    detail::add_half_more_layers(table);
     for (const detail::OpKernel& kernel : table) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),
@@ -71,20 +76,27 @@ struct Registry {
       return;
     }
     op.other = detail::others_kernel(*op.handle);
+    if (op.kernel.is_composite && op.handle->hasKernelForDispatchKey(kAbove)) {
+      op.other = "a kernel on AutogradCPU";
+    }
     if (!op.other.empty()) {
       op.state = OpState::kOthers;
       return;
     }
     op.kernel.before->take(*op.handle);
-    op.registration.emplace(
-        c10::Dispatcher::singleton().registerImpl(op.handle->operator_name(), c10::DispatchKey::CPU,
-                                                  op.kernel.make(), std::nullopt, nullptr, kOurs));
+    op.registrations.push_back(put_on(op, c10::DispatchKey::CPU));
+    if (op.kernel.is_composite) op.registrations.push_back(put_on(op, kAbove));
     op.state = OpState::kReplaced;
+  }
+
+  static c10::RegistrationHandleRAII put_on(const Op& op, c10::DispatchKey key) {
+    return c10::Dispatcher::singleton().registerImpl(
+        op.handle->operator_name(), key, op.kernel.make(), std::nullopt, nullptr, kOurs);
   }
 
   void take_off() {
     for (Op& op : ops) {
-      op.registration.reset();
+      op.registrations.clear();
       op.state = op.handle.has_value() ? OpState::kLibTorch : OpState::kNotInLibTorch;
       op.other.clear();
     }

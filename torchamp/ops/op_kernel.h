@@ -18,18 +18,26 @@ struct OpKernel {
   bool is_for_cpus_without_fp16;
   Before* before;
   c10::KernelFunction (*make)();
+  /// LibTorch composes the op of others, which autograd records: ours stands above autograd, too.
+  bool is_composite = false;
 };
 
 /// `Op` is a struct of at::_ops; Kernel::call(keys, arguments) is the kernel, Kernel::before what
 /// it falls back on.
 template <class Op, class Kernel>
 OpKernel op_kernel(const char* dtypes, const char* reason, bool is_for_cpus_without_fp16) {
-  return {
-      Op::name, Op::overload_name, dtypes, reason, is_for_cpus_without_fp16, &Kernel::before, [] {
-        return c10::KernelFunction::makeFromUnboxedFunction(
-            c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(&Kernel::call)>,
-                                            &Kernel::call>());
-      }};
+  return {Op::name,
+          Op::overload_name,
+          dtypes,
+          reason,
+          is_for_cpus_without_fp16,
+          &Kernel::before,
+          [] {
+            return c10::KernelFunction::makeFromUnboxedFunction(
+                c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(&Kernel::call)>,
+                                                &Kernel::call>());
+          },
+          /*is_composite=*/false};
 }
 
 inline constexpr const char* kFloat16 = "float16";
@@ -39,5 +47,9 @@ void add_half_matrix_products(std::vector<OpKernel>& table);
 void add_half_layers(std::vector<OpKernel>& table);
 void add_half_losses(std::vector<OpKernel>& table);
 void add_batch_norm(std::vector<OpKernel>& table);
+void add_half_reductions(std::vector<OpKernel>& table);
+void add_half_composites(std::vector<OpKernel>& table);
+void add_half_elements(std::vector<OpKernel>& table);
+void add_half_more_layers(std::vector<OpKernel>& table);
 
 }  // namespace torchamp::ops::detail

@@ -1,0 +1,124 @@
+// float16 recurrent layers on CPU: as one float32 layer, whose weights are widened once a call and
+// not once a time step. And what else LibTorch composes of ops in a way that float16 suffers from.
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/gru_ops.h>
+#include <ATen/ops/lstm_ops.h>
+#include <ATen/ops/max_pool1d_ops.h>
+#include <ATen/ops/rnn_relu_ops.h>
+#include <ATen/ops/rnn_tanh_ops.h>
+
+#include "torchamp/ops/half_op.h"
+#include "torchamp/ops/op_kernel.h"
+
+namespace torchamp::ops::detail {
+namespace {
+
+class HalfList {
+ public:
+  template <class... Args>
+  static bool takes(const Args&... args) {
+    return (is_half(args) && ...);
+  }
+
+ private:
+  static bool is_half(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.is_floating_point()) return true;  // batch sizes
+    return HalfCall().takes(tensor);
+  }
+  static bool is_half(at::TensorList tensors) {
+    return std::all_of(tensors.begin(), tensors.end(),
+                       [](const at::Tensor& tensor) { return is_half(tensor); });
+  }
+  template <class T>
+  static bool is_half(const T& /*no_tensor*/) {
+    return true;
+  }
+};
+
+// Casts that autograd records: we stand above it here.
+at::Tensor cast(const at::Tensor& tensor, at::ScalarType from, at::ScalarType to) {
+  return tensor.defined() && tensor.scalar_type() == from ? tensor.to(to) : tensor;
+}
+at::Tensor to_single(const at::Tensor& tensor) { return cast(tensor, at::kHalf, at::kFloat); }
+std::vector<at::Tensor> to_single(at::TensorList tensors) {
+  std::vector<at::Tensor> singles;
+  singles.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) singles.push_back(to_single(tensor));
+  return singles;
+}
+template <class T>
+T to_single(const T& value) {
+  return value;
+}
+
+// A recurrent layer, or several. Stands on the key of autograd, since LibTorch composes it of ops
+// that autograd records.
+template <class Op, class Schema = typename Op::schema>
+struct HalfRecurrent;
+
+template <class Op, class... Outputs, class... Args>
+struct HalfRecurrent<Op, std::tuple<Outputs...>(Args...)> {
+  static inline Before before;
+  static std::tuple<Outputs...> call(c10::DispatchKeySet keys, Args... args) {
+    if (!HalfList::takes(args...)) {
+      return before.call<std::tuple<Outputs...>, Args...>(keys, std::forward<Args>(args)...);
+    }
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
+    const std::tuple<Outputs...> outputs = Op::call(to_single(args)...);
+    return std::apply(
+        [](const auto&... output) {
+          return std::tuple<Outputs...>(cast(output, at::kFloat, at::kHalf)...);
+        },
+        outputs);
+  }
+};
+
+// Without gradients LibTorch has a loop of its own for one dimension.
+struct MaxPool1d {
+  static inline Before before;
+  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& self, at::IntArrayRef kernel,
+                         at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                         bool ceil_mode) {
+    const auto pool = [&](const at::Tensor& tensor) {
+      return before.call<at::Tensor, const at::Tensor&, at::IntArrayRef, at::IntArrayRef,
+                         at::IntArrayRef, at::IntArrayRef, bool>(keys, tensor, kernel, stride,
+                                                                 padding, dilation, ceil_mode);
+    };
+    if (!HalfCall().takes(self) || (self.requires_grad() && at::GradMode::is_enabled())) {
+      return pool(self);
+    }
+    const KernelsOnly kernels_only;
+    return to_half(pool(to_float(self)));
+  }
+};
+
+constexpr const char* kRecurrent = "widens the weights at each time step, 1.4 to 3.4 times slower";
+constexpr const char* kPooling = "fp16 is 5 times slower than fp32 without gradients";
+
+}  // namespace
+
+void add_half_composites(std::vector<OpKernel>& table) {
+  namespace op = at::_ops;
+  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
+    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/true));
+    table.back().is_composite = true;
+  };
+  add.operator()<op::lstm_input, HalfRecurrent<op::lstm_input>>(kRecurrent);
+  add.operator()<op::lstm_data, HalfRecurrent<op::lstm_data>>(kRecurrent);
+  add.operator()<op::gru_input, HalfRecurrent<op::gru_input>>(kRecurrent);
+  add.operator()<op::gru_data, HalfRecurrent<op::gru_data>>(kRecurrent);
+  add.operator()<op::rnn_tanh_input, HalfRecurrent<op::rnn_tanh_input>>(kRecurrent);
+  add.operator()<op::rnn_tanh_data, HalfRecurrent<op::rnn_tanh_data>>(kRecurrent);
+  add.operator()<op::rnn_relu_input, HalfRecurrent<op::rnn_relu_input>>(kRecurrent);
+  add.operator()<op::rnn_relu_data, HalfRecurrent<op::rnn_relu_data>>(kRecurrent);
+  add.operator()<op::max_pool1d, MaxPool1d>(kPooling);
+}
+
+}  // namespace torchamp::ops::detail

@@ -1,0 +1,72 @@
+// float16 group norm, the rarer pooling layers, embedding bags, resampling and distances on CPU,
+// through LibTorch's own float32 kernels.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_adaptive_avg_pool2d_ops.h>
+#include <ATen/ops/_cdist_backward_ops.h>
+#include <ATen/ops/_cdist_forward_ops.h>
+#include <ATen/ops/_embedding_bag_dense_backward_ops.h>
+#include <ATen/ops/_euclidean_dist_ops.h>
+#include <ATen/ops/_upsample_bicubic2d_aa_backward_ops.h>
+#include <ATen/ops/_upsample_bicubic2d_aa_ops.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_backward_ops.h>
+#include <ATen/ops/_upsample_bilinear2d_aa_ops.h>
+#include <ATen/ops/adaptive_max_pool3d_backward_ops.h>
+#include <ATen/ops/adaptive_max_pool3d_ops.h>
+#include <ATen/ops/fractional_max_pool2d_backward_ops.h>
+#include <ATen/ops/fractional_max_pool2d_ops.h>
+#include <ATen/ops/fractional_max_pool3d_backward_ops.h>
+#include <ATen/ops/fractional_max_pool3d_ops.h>
+#include <ATen/ops/grid_sampler_2d_backward_ops.h>
+#include <ATen/ops/grid_sampler_2d_ops.h>
+#include <ATen/ops/grid_sampler_3d_backward_ops.h>
+#include <ATen/ops/grid_sampler_3d_ops.h>
+#include <ATen/ops/native_group_norm_backward_ops.h>
+#include <ATen/ops/native_group_norm_ops.h>
+
+#include "torchamp/ops/half_op.h"
+#include "torchamp/ops/op_kernel.h"
+
+namespace torchamp::ops::detail {
+namespace {
+
+constexpr const char* kNorm = "fp16 is 2 to 8 times slower than fp32";
+constexpr const char* kPooling = "fp16 is 1.6 to 2 times slower than fp32";
+constexpr const char* kSampling = "fp16 is 2 to 60 times slower than fp32";
+constexpr const char* kBag = "fp16 is 5 times slower than fp32";
+constexpr const char* kDistance = "fp16 is 4 to 7 times slower than fp32, or absent";
+constexpr const char* kAbsent = "LibTorch has no fp16 kernel";
+
+}  // namespace
+
+void add_half_more_layers(std::vector<OpKernel>& table) {
+  namespace op = at::_ops;
+  const auto add =
+      [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason, bool for_no_fp16) {
+    table.push_back(op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, for_no_fp16));
+  };
+  // Affine parameters, and with them the statistics, may be float32.
+  add.operator()<op::native_group_norm>(kNorm, true);
+  add.operator()<op::native_group_norm_backward>(kNorm, true);
+  add.operator()<op::_adaptive_avg_pool2d>(kPooling, true);
+  add.operator()<op::adaptive_max_pool3d>(kPooling, true);
+  add.operator()<op::adaptive_max_pool3d_backward>(kPooling, true);
+  add.operator()<op::fractional_max_pool2d>(kPooling, true);
+  add.operator()<op::fractional_max_pool2d_backward>(kPooling, true);
+  add.operator()<op::fractional_max_pool3d>(kPooling, true);
+  add.operator()<op::fractional_max_pool3d_backward>(kPooling, true);
+  add.operator()<op::grid_sampler_2d>(kSampling, true);
+  add.operator()<op::grid_sampler_2d_backward>(kSampling, true);
+  add.operator()<op::grid_sampler_3d>(kSampling, true);
+  add.operator()<op::grid_sampler_3d_backward>(kSampling, true);
+  add.operator()<op::_embedding_bag_dense_backward>(kBag, true);
+  add.operator()<op::_cdist_forward>(kDistance, false);
+  add.operator()<op::_cdist_backward>(kDistance, false);
+  add.operator()<op::_euclidean_dist>(kDistance, false);
+  add.operator()<op::_upsample_bilinear2d_aa>(kAbsent, false);
+  add.operator()<op::_upsample_bilinear2d_aa_backward>(kAbsent, false);
+  add.operator()<op::_upsample_bicubic2d_aa>(kAbsent, false);
+  add.operator()<op::_upsample_bicubic2d_aa_backward>(kAbsent, false);
+}
+
+}  // namespace torchamp::ops::detail
