@@ -2,6 +2,7 @@
 //   run N      does the work N times; answers with the milliseconds of each
 //   save FILE  writes what must agree with the other sides; answers "ok"
 //   share N    N more runs; answers with the part of their time spent in matrix kernels
+//   memory     answers with the allocator's hits, misses, and its peaks of live and held bytes
 //   quit
 // It says "ready" first. With mode=start it writes what all sides begin with, to the file that
 // start= names; with mode=peak it prints the most bytes that tensors hold during a run, once the
@@ -20,6 +21,7 @@
 
 #include "bench/sides/side.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/caching_allocator.h"
 #include "torchamp/train/meter.h"
 
 namespace torchamp::bench {
@@ -77,8 +79,14 @@ void serve(Side& side) {
       int runs = 0;
       words >> runs;
       std::printf("%.4f\n", op_times(side, runs).matrix_share);
+    } else if (order == "memory") {
+      const ops::AllocatorStatistics now = ops::caching_allocator_statistics();
+      std::printf("%lld %lld %lld %lld\n", static_cast<long long>(now.hits),
+                  static_cast<long long>(now.misses), static_cast<long long>(now.peak_live_bytes),
+                  static_cast<long long>(now.peak_held_bytes));
     } else {
-      throw std::invalid_argument("the order '" + line + "' came; run, save, share or quit");
+      throw std::invalid_argument("the order '" + line +
+                                  "' came; run, save, share, memory or quit");
     }
     std::fflush(stdout);
   }

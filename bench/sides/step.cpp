@@ -11,6 +11,7 @@
 #include "torchamp/amp/autocast.h"
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/caching_allocator.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
@@ -100,6 +101,7 @@ class Ours final : public Step {
         optimizer_(convert(*model_, dtype_), torch::optim::AdamWOptions(kLr),
                    fused_options(settings)) {
     ops::install();
+    if (settings.get("allocator", "on") == "on") ops::install_caching_allocator();
   }
 
  private:
