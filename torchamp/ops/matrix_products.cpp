@@ -20,10 +20,21 @@ constexpr int64_t kPanel = 1 << 20;
 // A whole operand may take twice as much when that saves converting it again for each panel.
 constexpr int64_t kWhole = 2 * kPanel;
 constexpr int64_t kLeast = 256;  // rows or columns of a panel, however long the sum
+// Short sums, as in the gradient of a weight, which is made while all others are held: what the
+// product needs beside its result is a part of the step's peak. They lose little in small panels.
+constexpr int64_t kShortSum = kLeast;
+constexpr int64_t kPanelOfShortSums = kPanel / 8;
 
-int64_t panel_length(int64_t size, int64_t elements_each) {
-  return std::clamp(kPanel / std::max<int64_t>(1, elements_each), kLeast,
+int64_t panel_length(int64_t panel, int64_t size, int64_t elements_each) {
+  return std::clamp(panel / std::max<int64_t>(1, elements_each), kLeast,
                     std::max<int64_t>(size, kLeast));
+}
+
+// Whether the left side is converted once, and not again for each panel of the right.
+bool is_converted_whole(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  if (a.size(1) > kShortSum) return a.numel() <= kWhole;
+  return a.numel() <= kPanelOfShortSums ||
+         (a.numel() <= kWhole && 16 * a.numel() <= b.numel() + out.numel());
 }
 
 // A part of a matrix in float32: of the whole if that was converted, else converted now.
@@ -55,15 +66,15 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
   const bool has_self = uses(self, beta);
   const bool is_plain = !has_self && alpha.equal(1);
   const at::Tensor whole_self = has_self ? small_self(self) : at::Tensor();
-  const at::Tensor whole_a = a.numel() <= kWhole ? to_float(a) : at::Tensor();
-  const int64_t panel_columns = panel_length(columns, std::max(inner, kLeast));
-  const at::Tensor whole_b = b.numel() <= kWhole ? to_float(b) : at::Tensor();
+  const int64_t panel = inner > kShortSum ? kPanel : kPanelOfShortSums;
+  const at::Tensor whole_a = is_converted_whole(a, b, out) ? to_float(a) : at::Tensor();
+  const int64_t panel_columns = panel_length(panel, columns, std::max(inner, kLeast));
   const int64_t panel_rows =
-      std::min(panel_length(rows, std::min(columns, panel_columns)),
-               whole_a.defined() ? rows : panel_length(rows, std::max(inner, kLeast)));
+      std::min(panel_length(panel, rows, std::min(columns, panel_columns)),
+               whole_a.defined() ? rows : panel_length(panel, rows, std::max(inner, kLeast)));
   for (int64_t column = 0; column < columns; column += panel_columns) {
     const int64_t width = std::min(panel_columns, columns - column);
-    const at::Tensor b_panel = part(whole_b, b, 1, column, width);
+    const at::Tensor b_panel = to_float(b.narrow(1, column, width));
     for (int64_t row = 0; row < rows; row += panel_rows) {
       const int64_t height = std::min(panel_rows, rows - row);
       const at::Tensor a_panel = part(whole_a, a, 0, row, height);
