@@ -8,6 +8,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <system_error>
 
 #include <unistd.h>
@@ -22,6 +23,7 @@
 #include "cli/device.h"
 #include "cli/exit_code.h"
 #include "cli/kernels.h"
+#include "cli/memory.h"
 #include "torchamp/base/error.h"
 #include "torchamp/ops/install.h"
 
@@ -40,6 +42,7 @@ struct BenchOptions {
   double clip = 0;
   std::string json;
   uint64_t seed = 0;
+  std::string allocator = "on";
   std::string memory_child;  // hidden: be the child that measures this precision
 };
 
@@ -221,6 +224,8 @@ void write_json(const std::string& path, const nlohmann::ordered_json& json) {
 void run_bench(const BenchOptions& options) {
   check_cpu_kernels();
   const ops::Installation installation;
+  std::optional<ops::CachingAllocatorInstallation> allocator;
+  if (options.allocator == "on") allocator.emplace();
   const StepSettings settings = check(options);
   if (options.threads > 0) torch::set_num_threads(options.threads);
   if (!options.memory_child.empty()) {
@@ -243,8 +248,8 @@ void run_bench(const BenchOptions& options) {
     say("memory of " + name + ", in a process of its own" +
         (estimate.no_fast_path ? " (no fast path for it here: this may take a minute)" : ""));
     const bool limited = estimate.no_fast_path && options.plan.rounds == 0;
-    const ChildReport child =
-        measure_in_child(settings, options.threads, precision, limited ? kSlowStepLimitMs : 0);
+    const ChildReport child = measure_in_child(settings, options.threads, options.allocator,
+                                               precision, limited ? kSlowStepLimitMs : 0);
     estimate.step_ms = child.step_ms;
     estimate.gave_up = child.gave_up;
     estimates.push_back(estimate);
@@ -265,7 +270,12 @@ void run_bench(const BenchOptions& options) {
   for (size_t i = 0; i < runs.size(); ++i) {
     runs[i].note = explain(runs[i], estimates[i], plans[i], settings.device, find_fp32(runs));
   }
-  if (options.json != "-") std::printf("%s", report_table(settings, runs).c_str());
+  if (options.json != "-") {
+    std::printf("%s", report_table(settings, runs).c_str());
+    if (ops::caching_allocator_installed()) {
+      std::printf("%s\n", describe(ops::caching_allocator_statistics()).c_str());
+    }
+  }
   if (!options.json.empty()) write_json(options.json, report_json(settings, runs));
 }
 
@@ -315,6 +325,12 @@ void setup_bench(CLI::App& app) {
       ->capture_default_str();
   bench->add_option("--json", options->json,
                     "Also write the figures to this file; - prints them instead of the table");
+  bench
+      ->add_option(
+          "--allocator", options->allocator,
+          "Keep the memory of large CPU tensors for the next ones, in huge pages: on or off")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
   bench->add_option("--seed", options->seed, "Of the weights and the data")->capture_default_str();
   bench->add_option("--memory-child", options->memory_child)->group("");
   bench->callback([options] { run_bench(*options); });

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/child.h"
+#include "cli/memory.h"
 
 namespace torchamp::cli {
 namespace {
@@ -37,21 +38,38 @@ void run_memory_child(const StepSettings& settings, train::Precision precision) 
       {"peak_reserved_bytes", device.peak_reserved_bytes},
       {"step_ms", times.total_ms},
       {"phase_ms", times.phase_ms},
-      {"skipped", first.skipped}};
+      {"skipped", first.skipped},
+      {"allocator", allocator_json()}};
   if (std::isfinite(first.loss)) json["loss"] = first.loss;
   std::printf("%s\n", json.dump().c_str());
 }
 
-ChildReport measure_in_child(const StepSettings& settings, int threads, train::Precision precision,
+ChildReport measure_in_child(const StepSettings& settings, int threads,
+                             const std::string& allocator, train::Precision precision,
                              int timeout_ms) {
   const std::string name = train::format_precision(precision);
-  const ChildResult child =
-      run_self({"bench", "--memory-child", name, "--model", settings.model, "--batch",
-                std::to_string(settings.batch), "--device", settings.device.str(), "--threads",
-                std::to_string(threads), "--optimizer", settings.optimizer, "--clip",
-                std::to_string(settings.clip), "--seed", std::to_string(settings.seed), "--layout",
-                settings.channels_last ? "channels_last" : "contiguous"},
-               {.environment = {}, .timeout_ms = timeout_ms});
+  const ChildResult child = run_self({"bench",
+                                      "--memory-child",
+                                      name,
+                                      "--model",
+                                      settings.model,
+                                      "--batch",
+                                      std::to_string(settings.batch),
+                                      "--device",
+                                      settings.device.str(),
+                                      "--threads",
+                                      std::to_string(threads),
+                                      "--optimizer",
+                                      settings.optimizer,
+                                      "--clip",
+                                      std::to_string(settings.clip),
+                                      "--seed",
+                                      std::to_string(settings.seed),
+                                      "--allocator",
+                                      allocator,
+                                      "--layout",
+                                      settings.channels_last ? "channels_last" : "contiguous"},
+                                     {.environment = {}, .timeout_ms = timeout_ms});
   ChildReport report;
   report.run.precision = precision;
   report.gave_up = child.timed_out;
@@ -71,6 +89,7 @@ ChildReport measure_in_child(const StepSettings& settings, int threads, train::P
   report.run.times = {{.total_ms = report.step_ms, .phase_ms = json["phase_ms"]}};
   report.run.losses = {json.value("loss", std::numeric_limits<double>::quiet_NaN())};
   report.run.skipped_steps = json["skipped"] ? 1 : 0;
+  report.run.allocator = json["allocator"];
   return report;
 }
 

@@ -18,7 +18,8 @@ struct ChildReport {
 };
 
 /// Starts a child for `precision` and waits for it, at most `timeout_ms` (0: as long as it takes).
-ChildReport measure_in_child(const StepSettings& settings, int threads, train::Precision precision,
+ChildReport measure_in_child(const StepSettings& settings, int threads,
+                             const std::string& allocator, train::Precision precision,
                              int timeout_ms);
 
 /// The child's own part: measures, and prints one JSON object.

@@ -79,6 +79,7 @@ Json result_json(const PrecisionRun& run, int64_t batch, std::optional<double> f
   json["speedup_vs_fp32"] = fp32_ms && !run.times.empty()
                                 ? Json(*fp32_ms / summarize(run.times, batch).step_ms_median)
                                 : Json(nullptr);
+  json["allocator"] = run.allocator;
   if (!run.note.empty()) json["note"] = run.note;
   return json;
 }

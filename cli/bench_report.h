@@ -21,7 +21,8 @@ struct PrecisionRun {
   std::string note;  // why it was shortened
   int64_t peak_tensor_bytes = 0;
   int64_t peak_process_bytes = 0;
-  int64_t peak_reserved_bytes = 0;  // of a GPU's caching allocator
+  int64_t peak_reserved_bytes = 0;   // of a GPU's caching allocator
+  nlohmann::ordered_json allocator;  // of CPU tensors, its statistics in the child; null without
 };
 
 /// The figures of one precision, as the table and the JSON show them.

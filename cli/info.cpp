@@ -10,6 +10,7 @@
 
 #include "cli/child.h"
 #include "cli/kernels.h"
+#include "cli/memory.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
@@ -84,6 +85,8 @@ Advice advise() {
 Json advice_json(const train::MachineInfo& info, const Advice& advice) {
   Json json = machine_json(info);
   json["onednn_isa"] = onednn_isa();
+  json["allocator"] = {{"state", ops::to_string(ops::allocator_state())},
+                       {"huge_pages", ops::has_huge_pages()}};
   const train::PrecisionTimes& times = advice.times;
   json["matmul_ms"] = {{"fp32", times.fp32_ms}, {"bf16", times.bf16_ms}, {"fp16", times.fp16_ms}};
   json["matmul_speed_vs_fp32"] = {{"bf16", times.fp32_ms / times.bf16_ms},
@@ -159,6 +162,7 @@ void print_table(const train::MachineInfo& info, const Advice& advice) {
   row("  LibTorch kernels", info.cpu_capability);
   row("  TorchAmp kernels", describe_cpu_kernels());
   row("  replaced ops", describe_ops());
+  row("  large tensors", describe_allocator());
   row("  oneDNN", info.onednn_version + ", " + onednn_isa());
   row("  threads", std::to_string(info.threads) + " of " + std::to_string(info.num_cpus) + " CPUs");
   const train::PrecisionTimes& times = advice.times;
@@ -192,6 +196,7 @@ void run_info(const InfoOptions& options) {
   }
   check_cpu_kernels();
   const ops::Installation installation;
+  const ops::CachingAllocatorInstallation allocator;
   if (options.ops) {
     if (options.json) {
       std::printf("%s\n", ops_json().dump(2).c_str());

@@ -15,6 +15,7 @@
 
 #include "cli/device.h"
 #include "cli/kernels.h"
+#include "cli/memory.h"
 #include "cli/signals.h"
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
@@ -181,6 +182,11 @@ base::StateDict load_checkpoint(const TrainOptions& options) {
   return state;
 }
 
+// The line of an epoch, with what the allocator did until then.
+std::string with_allocator(const std::string& line) {
+  return line.substr(0, line.size() - 1) + ", \"allocator\": " + allocator_json().dump() + "}";
+}
+
 void run_train(TrainOptions options, const CLI::App& command) {
   check_cpu_kernels();
   install_stop_handlers();
@@ -194,6 +200,8 @@ void run_train(TrainOptions options, const CLI::App& command) {
   }
   std::optional<ops::Installation> installation;
   if (options.ops == "on") installation.emplace();
+  std::optional<ops::CachingAllocatorInstallation> allocator;  // before the model
+  if (options.allocator == "on") allocator.emplace();
   resolve(options);
   if (options.print_config) {
     std::fputs(describe(options).c_str(), stdout);
@@ -218,7 +226,7 @@ void run_train(TrainOptions options, const CLI::App& command) {
     progress.on_step(metrics);
   };
   callbacks.on_epoch = [&](const train::EpochMetrics& metrics) {
-    if (json) json->write(train::to_json(metrics));
+    if (json) json->write(with_allocator(train::to_json(metrics)));
     progress.on_epoch(metrics);
   };
   callbacks.stop_signal = stop_signal;
@@ -242,6 +250,9 @@ void run_train(TrainOptions options, const CLI::App& command) {
 
   try {
     const train::RunSummary summary = trainer.run();
+    if (summary.last_epoch && ops::caching_allocator_installed()) {
+      progress.on_message(describe(ops::caching_allocator_statistics()));
+    }
     if (!summary.last_epoch) {
       progress.on_message("Nothing was left to do: " + std::to_string(summary.epochs) +
                           " epochs and " + std::to_string(summary.steps) +

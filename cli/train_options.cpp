@@ -58,6 +58,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("device", o.device);
   visit("layout", o.layout);
   visit("ops", o.ops);
+  visit("allocator", o.allocator);
 }
 
 std::string text_of(const std::string& value) { return value; }
@@ -258,6 +259,12 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
                   "TorchAmp's CPU kernels in place of LibTorch's, which make fp16 fast: on or off")
       ->capture_default_str()
       ->group(machine);
+  command
+      .add_option(
+          "--allocator", o.allocator,
+          "Keep the memory of large CPU tensors for the next ones, in huge pages: on or off")
+      ->capture_default_str()
+      ->group(machine);
 
   const std::string files = "Files";
   command
@@ -340,6 +347,7 @@ void resolve(TrainOptions& o) {
   if (!o.epochs && !o.steps) o.epochs = 1;
 
   check_name("ops", o.ops, {"on", "off"});
+  check_name("allocator", o.allocator, {"on", "off"});
   // "auto" measures on a CPU, so every mistake is found before.
   const c10::Device device = parse_device(o.device);
   TrainOptions probe = o;
@@ -420,6 +428,7 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.device = parse_device(o.device);
   config.layout = train::parse_layout(o.layout);
   config.ops = o.ops == "on";
+  config.caching_allocator = o.allocator == "on";
   config.checkpoint = o.checkpoint;
   config.metadata = to_state_dict(o);
   return config;

@@ -49,6 +49,7 @@ struct TrainOptions {
   std::string device = "cpu";
   std::string layout = "auto";
   std::string ops = "on";
+  std::string allocator = "on";
 
   // Of this call alone; a checkpoint does not keep them.
   std::string checkpoint;

@@ -17,6 +17,7 @@ namespace torchamp::cli::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A run of a second: 64 examples of 1024 numbers, 8 steps an epoch.
 const std::string kSmall =
@@ -65,6 +66,7 @@ TEST(TrainCommand, BadInputIsOneSentenceAndAnExitCode) {
       {"--model lenet", 2, "'lenet' is not known; accepted are: mlp, cnn, resnet18, gpt."},
       {"--precision fp8", 2, "'fp8' is not known; accepted are: fp32, bf16, fp16, auto."},
       {"--ops some", 2, "[--ops] 'some' is not known; accepted are: on, off."},
+      {"--allocator some", 2, "[--allocator] 'some' is not known; accepted are: on, off."},
       {"--validate-precision x", 2, "[--validate-precision]"},
       {"--optimizer lion", 2, "accepted are: adamw, sgd."},
       {"--device tpu", 2, "cpu, cuda or cuda:N is accepted"},
@@ -245,9 +247,27 @@ TEST(TrainCommand, PrintConfigShowsTheRunInFullAndTrainsNothing) {
   EXPECT_EQ(result.exit_code, 0);
   for (const char* line :
        {"optimizer = sgd\n", "lr = 0.01\n", "scaler = on\n", "batch = 32\n", "schedule = cosine\n",
-        "validate-precision = fp16\n", "ops = on\n", "epochs = 1\n"}) {
+        "validate-precision = fp16\n", "ops = on\n", "allocator = on\n", "epochs = 1\n"}) {
     EXPECT_THAT(result.out, HasSubstr(line));
   }
+}
+
+TEST(TrainCommand, TheAllocatorChangesNoNumberAndSaysWhatItDid) {
+  Folder folder;
+  const std::string run =
+      "train --model mlp --hidden 512 --data synthetic --batch 64 --threads 1 --examples 256 "
+      "--precision bf16 --clip 1 --allocator ";
+  const Result on = folder.run(words(run + "on --csv a.csv --json a.json --checkpoint a.pt"));
+  const Result off = folder.run(words(run + "off --csv b.csv --json b.json --checkpoint b.pt"));
+  ASSERT_EQ(on.exit_code, 0) << on.err;
+  ASSERT_EQ(off.exit_code, 0) << off.err;
+  EXPECT_EQ(without_times(read_file(folder / "a.csv")), without_times(read_file(folder / "b.csv")));
+  EXPECT_TRUE(is_same_run(folder / "a.pt", folder / "b.pt"));
+  EXPECT_THAT(on.out, HasSubstr("Large tensors: at most "));
+  EXPECT_THAT(on.out, HasSubstr(" requests from the cache."));
+  EXPECT_THAT(off.out, Not(HasSubstr("Large tensors")));
+  EXPECT_THAT(read_file(folder / "a.json"), HasSubstr("\"allocator\": {\"live_bytes\":"));
+  EXPECT_THAT(read_file(folder / "b.json"), HasSubstr("\"allocator\": null}"));
 }
 
 TEST(TrainCommand, HelpNamesEveryOption) {

@@ -39,10 +39,13 @@ TEST(Bench, JsonHasTheKeysThatTheDocumentationLists) {
   for (const Json& result : json["results"]) {
     std::set<std::string> names = keys(result);
     names.erase("note");  // only where there is something to say
-    EXPECT_EQ(names, (std::set<std::string>{
-                         "precision", "examples_per_s", "step_ms_median", "step_ms_min",
-                         "peak_tensor_bytes", "peak_process_bytes", "step_ms_spread", "phase_ms",
-                         "loss_first", "loss_last", "skipped_steps", "speedup_vs_fp32"}));
+    EXPECT_EQ(names,
+              (std::set<std::string>{"precision", "examples_per_s", "step_ms_median", "step_ms_min",
+                                     "peak_tensor_bytes", "peak_process_bytes", "step_ms_spread",
+                                     "phase_ms", "loss_first", "loss_last", "skipped_steps",
+                                     "speedup_vs_fp32", "allocator"}));
+    EXPECT_TRUE(result["allocator"]["hits"].is_number());
+    EXPECT_GE(result["allocator"]["peak_held_bytes"], result["allocator"]["peak_live_bytes"]);
     EXPECT_EQ(keys(result["phase_ms"]),
               (std::set<std::string>{"data", "forward", "backward", "optimizer"}));
   }

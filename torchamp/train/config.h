@@ -69,6 +69,9 @@ struct TORCHAMP_API TrainerConfig {
   /// Whether the run holds TorchAmp's CPU kernels on LibTorch's dispatcher (ops/install.h). false
   /// takes none away that the program has installed itself; TORCHAMP_OPS=off goes before true.
   bool ops = true;
+  /// Whether the run holds TorchAmp's allocator for large CPU tensors installed
+  /// (ops/caching_allocator.h); TORCHAMP_ALLOCATOR=off goes before true.
+  bool caching_allocator = false;
   Layout layout = Layout::kAuto;
 
   /// This many skipped steps in a row end the run. A scale of 65536 reaches the floor, 2^-14, after

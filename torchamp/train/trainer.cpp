@@ -12,6 +12,7 @@
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/caching_allocator.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
@@ -143,6 +144,7 @@ struct Trainer::Run {
 
   TrainerConfig config;
   std::optional<ops::Installation> installation;
+  std::optional<ops::CachingAllocatorInstallation> allocator_installation;
   bool makes_optimizer;
   TrainerParts parts;
   TrainerCallbacks callbacks;
@@ -162,6 +164,9 @@ Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallb
       installation(config.ops && config.device.is_cpu()
                        ? std::optional<ops::Installation>(std::in_place)
                        : std::nullopt),
+      allocator_installation(config.caching_allocator && config.device.is_cpu()
+                                 ? std::optional<ops::CachingAllocatorInstallation>(std::in_place)
+                                 : std::nullopt),
       makes_optimizer(!raw_parts.optimizer),
       parts([&] {
         // The optimizer holds the parameters as they are, so they are moved before it is made.
