@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "survey/cases.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 
 namespace torchamp::bench {
@@ -35,6 +36,7 @@ constexpr double kSlower = 0.95;  // of float32's speed
 struct Side {
   std::string name;
   at::ScalarType dtype;
+  bool chooses;  // between LibTorch's kernel and float32
 };
 
 // One side of a case, ready to be called.
@@ -97,11 +99,14 @@ struct Tally {
 };
 
 void survey(const Options& options) {
-  const std::vector<Side> sides = {
-      {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}};
+  const std::vector<Side> sides = {{"fp32", at::kFloat, false},
+                                   {"bf16, LibTorch's", at::kBFloat16, false},
+                                   {"bf16, chosen", at::kBFloat16, true},
+                                   {"fp16", at::kHalf, true}};
   std::map<std::string, Tally> tallies;
   std::vector<std::string> order;
-  std::printf("| case | direction | fp32 us | bf16 | fp16 |\n|---|---|---|---|---|\n");
+  std::printf("| case | direction | fp32 us | bf16, LibTorch's | bf16, chosen | fp16 |\n");
+  std::printf("|---|---|---|---|---|---|\n");
   for (const Case& each : survey_cases()) {
     const std::string name = each.group + ": " + each.name;
     if (name.find(options.only) == std::string::npos) continue;
@@ -109,8 +114,9 @@ void survey(const Options& options) {
     for (size_t i = 0; i < sides.size(); ++i) work[i].prepare(each, sides[i].dtype);
     for (const bool backward : {false, true}) {
       std::vector<std::function<void()>> calls;
-      for (const Work& side : work) {
-        calls.push_back([&side, backward] {
+      for (size_t i = 0; i < sides.size(); ++i) {
+        calls.push_back([&side = work[i], chooses = sides[i].chooses, backward] {
+          ops::set_choosing(chooses);
           if (backward) {
             side.backward();
           } else {
@@ -134,12 +140,17 @@ void survey(const Options& options) {
       std::printf("\n");
     }
   }
-  std::printf("\n| group | cases | bf16 slower | fp16 slower |\n|---|---|---|---|\n");
+  std::printf(
+      "\n| group | cases | bf16 slower, LibTorch's | bf16 slower, chosen | fp16 slower |\n");
+  std::printf("|---|---|---|---|---|\n");
   for (const std::string& key : order) {
     std::printf("| %s | %d |", key.c_str(), tallies[key].cases);
     for (size_t i = 1; i < sides.size(); ++i) std::printf(" %d |", tallies[key].slower[i]);
     std::printf("\n");
   }
+  const ops::ChoiceCount count = ops::count_choices();
+  std::printf("\n%lld choices, %lld of them for float32.\n", static_cast<long long>(count.all),
+              static_cast<long long>(count.float32));
 }
 
 }  // namespace

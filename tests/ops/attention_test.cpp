@@ -13,6 +13,7 @@
 
 #include <torch/torch.h>
 
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 
 namespace torchamp::testing {
@@ -303,6 +304,7 @@ TEST_F(Attention, ThreadsDoNotChangeTheBits) {
 }
 
 TEST_F(Attention, LeavesWhatItDoesNotTakeToLibTorch) {
+  const ops::NoChoices not_to_float32;
   const Tensor odd = rows(1, 2, 10, 20), x = rows(1, 2, 10, 16);
   const Tensor mask = torch::randn({10, 20}).to(torch::kBFloat16).slice(1, 0, 20, 2);
   const auto attention = [](const Tensor& q, const std::optional<Tensor>& mask) {

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "torchamp/base/error.h"
+#include "torchamp/ops/choices.h"
 
 namespace torchamp::ops {
 namespace {
@@ -196,6 +197,7 @@ auto off_and_on(F&& work) {
 }
 
 TEST_F(Install, OtherDtypesKeepEveryBit) {
+  const NoChoices bfloat16_by_libtorch;
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kDouble}) {
     const auto make = [&](at::IntArrayRef sizes) {
       return torch::randn(sizes).to(dtype).requires_grad_();

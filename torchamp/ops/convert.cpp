@@ -19,18 +19,27 @@ constexpr int64_t kShortestRow = 16;  // one lane of AVX-512; shorter rows go to
 
 using Convert = void (*)(const void* from, void* to, int64_t begin, int64_t end);
 
-void widen_f16(const void* from, void* to, int64_t begin, int64_t end) {
+template <kernels::Storage storage>
+void widen(const void* from, void* to, int64_t begin, int64_t end) {
   kernels::Stream stream;
-  stream.storage = kernels::Storage::kF16;
+  stream.storage = storage;
   stream.data = const_cast<void*>(from);
   kernels::cpu_table().read(stream, {begin, end}, static_cast<float*>(to) + begin);
 }
 
-void round_f16(const void* from, void* to, int64_t begin, int64_t end) {
+template <kernels::Storage storage>
+void round(const void* from, void* to, int64_t begin, int64_t end) {
   kernels::Stream stream;
-  stream.storage = kernels::Storage::kF16;
+  stream.storage = storage;
   stream.data = to;
   kernels::cpu_table().write(stream, {begin, end}, static_cast<const float*>(from) + begin);
+}
+
+Convert widening_of(at::ScalarType dtype) {
+  return dtype == at::kHalf ? widen<kernels::Storage::kF16> : widen<kernels::Storage::kBf16>;
+}
+Convert rounding_to(at::ScalarType dtype) {
+  return dtype == at::kHalf ? round<kernels::Storage::kF16> : round<kernels::Storage::kBf16>;
 }
 
 void convert_run(Convert convert, const void* from, void* to, int64_t count) {
@@ -95,15 +104,17 @@ at::Tensor converted(Convert convert, const at::Tensor& from, at::ScalarType dty
 }  // namespace
 
 at::Tensor to_float(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.scalar_type() != at::kHalf) return tensor;
-  return converted(widen_f16, tensor, at::kFloat);
+  if (!tensor.defined() || !is_16_bit(tensor.scalar_type())) return tensor;
+  return converted(widening_of(tensor.scalar_type()), tensor, at::kFloat);
 }
 
-at::Tensor to_half(const at::Tensor& tensor) {
+at::Tensor round_to(at::ScalarType dtype, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.scalar_type() != at::kFloat) return tensor;
-  return converted(round_f16, tensor, at::kHalf);
+  return converted(rounding_to(dtype), tensor, dtype);
 }
 
-void store_half(const at::Tensor& from, const at::Tensor& to) { convert_into(round_f16, from, to); }
+void store_rounded(const at::Tensor& from, const at::Tensor& to) {
+  convert_into(rounding_to(to.scalar_type()), from, to);
+}
 
 }  // namespace torchamp::ops::detail

@@ -11,6 +11,8 @@
 #include "torchamp/base/error.h"
 #include "torchamp/base/quiet_warnings.h"
 #include "torchamp/base/state_dict.h"
+#include "torchamp/ops/choice_table.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/fp16_arithmetic.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/registered_kernels.h"
@@ -43,7 +45,8 @@ struct Registry {
 
   Registry() {
     std::vector<detail::OpKernel> table;
-    detail::add_half_matrix_products(table);
+    detail::add_matrix_products(table);
+    detail::add_layers(table);
     detail::add_half_layers(table);
     detail::add_half_losses(table);
     detail::add_batch_norm(table);
@@ -62,6 +65,8 @@ struct Registry {
   void put_on() {
     const base::QuietWarnings quiet;  // of a kernel that is put over another
     const bool all = environment() == "all";
+    detail::set_widens_half(all || !detail::has_fp16_arithmetic());
+    detail::read_choices_environment();
     for (Op& op : ops) put_on(op, all);
     is_installed = true;
   }
@@ -116,8 +121,9 @@ Registry& registry() {
 }
 
 bool is_off() {
-  const std::string error = environment_error();
-  if (!error.empty()) throw base::UsageError(error);
+  for (const std::string& error : {environment_error(), choices_environment_error()}) {
+    if (!error.empty()) throw base::UsageError(error);
+  }
   return environment() == "off";
 }
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/mm.h>
+#include <ATen/ops/addmm_cpu_dispatch.h>
+#include <ATen/ops/baddbmm_cpu_dispatch.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
 
 #include "torchamp/ops/convert.h"
 
@@ -20,10 +21,13 @@ constexpr int64_t kPanel = 1 << 20;
 // A whole operand may take twice as much when that saves converting it again for each panel.
 constexpr int64_t kWhole = 2 * kPanel;
 constexpr int64_t kLeast = 256;  // rows or columns of a panel, however long the sum
+
 // Short sums, as in the gradient of a weight, which is made while all others are held: what the
 // product needs beside its result is a part of the step's peak. They lose little in small panels.
 constexpr int64_t kShortSum = kLeast;
 constexpr int64_t kPanelOfShortSums = kPanel / 8;
+
+int64_t panel_of(int64_t inner) { return inner > kShortSum ? kPanel : kPanelOfShortSums; }
 
 int64_t panel_length(int64_t panel, int64_t size, int64_t elements_each) {
   return std::clamp(panel / std::max<int64_t>(1, elements_each), kLeast,
@@ -38,10 +42,10 @@ bool is_converted_whole(const at::Tensor& a, const at::Tensor& b, const at::Tens
 }
 
 // A part of a matrix in float32: of the whole if that was converted, else converted now.
-at::Tensor part(const at::Tensor& whole, const at::Tensor& half, int64_t dim, int64_t begin,
+at::Tensor part(const at::Tensor& whole, const at::Tensor& narrow, int64_t dim, int64_t begin,
                 int64_t length) {
   return whole.defined() ? whole.narrow(dim, begin, length)
-                         : to_float(half.narrow(dim, begin, length));
+                         : to_float(narrow.narrow(dim, begin, length));
 }
 
 // The first term in float32, where it is small (a bias by the rows): rows that repeat are converted
@@ -58,15 +62,33 @@ bool uses(const at::Tensor& self, const at::Scalar& beta) {
   return self.defined() && beta.toDouble() != 0.0;  // 0 * NaN is 0 here, as LibTorch documents
 }
 
-}  // namespace
+// beta * self + alpha * a b in float32, for matrices and for batches of them.
+at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                  const at::Scalar& beta, const at::Scalar& alpha) {
+  const bool is_batch = a.dim() == 3;
+  if (self.defined()) {
+    return is_batch ? at::cpu::baddbmm(self, a, b, beta, alpha)
+                    : at::cpu::addmm(self, a, b, beta, alpha);
+  }
+  at::Tensor sum = is_batch ? at::cpu::bmm(a, b) : at::cpu::mm(a, b);
+  if (!alpha.equal(1)) sum.mul_(alpha);
+  return sum;
+}
 
+// Whether all parts fit into panels, so that one call computes all.
+bool is_small(const at::Tensor& a, const at::Tensor& b) {
+  const int64_t batch = a.dim() == 3 ? a.size(0) : 1;
+  const int64_t panel = panel_of(a.size(-1));
+  return a.numel() <= panel && b.numel() <= panel && batch * a.size(-2) * b.size(-1) <= panel;
+}
+
+// `self`, undefined where it is not used, has the shape of `out`, if need be with strides of 0, and
+// may be `out`.
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
               const at::Scalar& beta, const at::Scalar& alpha, const at::Tensor& out) {
   const int64_t rows = a.size(0), inner = a.size(1), columns = b.size(1);
-  const bool has_self = uses(self, beta);
-  const bool is_plain = !has_self && alpha.equal(1);
-  const at::Tensor whole_self = has_self ? small_self(self) : at::Tensor();
-  const int64_t panel = inner > kShortSum ? kPanel : kPanelOfShortSums;
+  const at::Tensor whole_self = self.defined() ? small_self(self) : at::Tensor();
+  const int64_t panel = panel_of(inner);
   const at::Tensor whole_a = is_converted_whole(a, b, out) ? to_float(a) : at::Tensor();
   const int64_t panel_columns = panel_length(panel, columns, std::max(inner, kLeast));
   const int64_t panel_rows =
@@ -77,18 +99,14 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
     const at::Tensor b_panel = to_float(b.narrow(1, column, width));
     for (int64_t row = 0; row < rows; row += panel_rows) {
       const int64_t height = std::min(panel_rows, rows - row);
-      const at::Tensor a_panel = part(whole_a, a, 0, row, height);
-      at::Tensor sum;
-      if (is_plain) {
-        sum = at::mm(a_panel, b_panel);
-      } else if (has_self) {
-        const at::Tensor first = part(whole_self, self.narrow(0, row, height), 1, column, width);
-        sum = at::addmm(whole_self.defined() ? first.narrow(0, row, height) : first, a_panel,
-                        b_panel, beta, alpha);
-      } else {
-        sum = at::mm(a_panel, b_panel).mul_(alpha);
+      at::Tensor first;
+      if (whole_self.defined()) {
+        first = whole_self.narrow(0, row, height).narrow(1, column, width);
+      } else if (self.defined()) {
+        first = to_float(self.narrow(0, row, height).narrow(1, column, width));
       }
-      store_half(sum, out.narrow(0, row, height).narrow(1, column, width));
+      const at::Tensor sum = sum_of(part(whole_a, a, 0, row, height), b_panel, first, beta, alpha);
+      store_rounded(sum, out.narrow(0, row, height).narrow(1, column, width));
     }
   }
 }
@@ -99,24 +117,50 @@ void multiply_batch(const at::Tensor& a, const at::Tensor& b, const at::Tensor& 
   const int64_t largest = std::max({rows * inner, inner * columns, rows * columns});
   const int64_t length =
       std::clamp<int64_t>(kPanel / std::max<int64_t>(1, largest), 1, std::max<int64_t>(batch, 1));
-  const bool has_self = uses(self, beta);
   for (int64_t first = 0; first < batch; first += length) {
     const int64_t count = std::min(length, batch - first);
-    const auto of_batch = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, count); };
     if (largest > kWhole && count == 1) {
-      multiply(a[first], b[first], has_self ? self[first] : at::Tensor(), beta, alpha, out[first]);
+      multiply(a[first], b[first], self.defined() ? self[first] : self, beta, alpha, out[first]);
       continue;
     }
-    const at::Tensor a_part = to_float(of_batch(a));
-    const at::Tensor b_part = to_float(of_batch(b));
-    at::Tensor sum;
-    if (has_self) {
-      sum = at::baddbmm(to_float(of_batch(self)), a_part, b_part, beta, alpha);
-    } else {
-      sum = at::bmm(a_part, b_part);
-      if (!alpha.equal(1)) sum.mul_(alpha);
-    }
-    store_half(sum, of_batch(out));
+    const auto wide = [&](const at::Tensor& tensor) {
+      return tensor.defined() ? to_float(tensor.narrow(0, first, count)) : tensor;
+    };
+    store_rounded(sum_of(wide(a), wide(b), wide(self), beta, alpha), out.narrow(0, first, count));
+  }
+}
+
+void multiply_any(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                  const at::Scalar& beta, const at::Scalar& alpha, const at::Tensor& out) {
+  if (a.dim() == 3) {
+    multiply_batch(a, b, self, beta, alpha, out);
+  } else {
+    multiply(a, b, self, beta, alpha, out);
+  }
+}
+
+}  // namespace
+
+at::Tensor product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                   const at::Scalar& beta, const at::Scalar& alpha) {
+  const at::Tensor first = uses(self, beta) ? self : at::Tensor();
+  if (is_small(a, b) && (!first.defined() || first.numel() <= kPanel)) {
+    return round_to(a.scalar_type(),
+                    sum_of(to_float(a), to_float(b), to_float(first), beta, alpha));
+  }
+  at::Tensor out = a.dim() == 3 ? at::empty({a.size(0), a.size(1), b.size(2)}, a.options())
+                                : at::empty({a.size(0), b.size(1)}, a.options());
+  multiply_any(a, b, first.defined() ? first.expand(out.sizes()) : first, beta, alpha, out);
+  return out;
+}
+
+void product_into(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                  const at::Scalar& beta, const at::Scalar& alpha) {
+  const at::Tensor first = uses(self, beta) ? self : at::Tensor();
+  if (is_small(a, b)) {
+    store_rounded(sum_of(to_float(a), to_float(b), to_float(first), beta, alpha), self);
+  } else {
+    multiply_any(a, b, first, beta, alpha, self);
   }
 }
 

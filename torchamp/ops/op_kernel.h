@@ -42,8 +42,10 @@ OpKernel op_kernel(const char* dtypes, const char* reason, bool is_for_cpus_with
 
 inline constexpr const char* kFloat16 = "float16";
 inline constexpr const char* kImageDtypes = "float32, bfloat16, float16";
+inline constexpr const char* k16Bit = "float16, bfloat16";
 
-void add_half_matrix_products(std::vector<OpKernel>& table);
+void add_matrix_products(std::vector<OpKernel>& table);
+void add_layers(std::vector<OpKernel>& table);
 void add_half_layers(std::vector<OpKernel>& table);
 void add_half_losses(std::vector<OpKernel>& table);
 void add_batch_norm(std::vector<OpKernel>& table);

@@ -1,0 +1,76 @@
+// Convolutions and attention of 16-bit tensors on CPU, by LibTorch's own kernels or its float32
+// ones; bfloat16 attention by TorchAmp's where they take it.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_ops.h>
+#include <ATen/ops/convolution_backward_ops.h>
+#include <ATen/ops/convolution_ops.h>
+
+#include "torchamp/ops/chosen_op.h"
+#include "torchamp/ops/flash_attention.h"
+#include "torchamp/ops/op_kernel.h"
+
+namespace torchamp::ops::detail {
+namespace {
+
+namespace op = at::_ops;
+
+constexpr const char* kConvolution =
+    "fp16 is 7 to 200 times slower than fp32, and bf16 up to 5 times, for small images";
+constexpr const char* kAttention =
+    "fp16 is 3 to 6 times slower than fp32, and bf16 has an eighth of the CPU's speed";
+
+template <class Op, HalfOpRule rule = HalfOpRule{}>
+using Chosen = ChosenOp<Op, Widened<Op, rule>>;
+
+// The sums of exponentials stay float32, and a mask may be.
+using ChosenAttention = Chosen<op::_scaled_dot_product_flash_attention_for_cpu,
+                               HalfOpRule{.float_outputs = 0b10, .allows_float = true}>;
+using ChosenAttentionBackward = Chosen<op::_scaled_dot_product_flash_attention_for_cpu_backward,
+                                       HalfOpRule{.allows_float = true}>;
+
+struct Attention {
+  static inline Before& before = ChosenAttention::before;
+  static std::tuple<at::Tensor, at::Tensor> call(c10::DispatchKeySet keys, const at::Tensor& query,
+                                                 const at::Tensor& key, const at::Tensor& value,
+                                                 double dropout_p, bool is_causal,
+                                                 const std::optional<at::Tensor>& attn_mask,
+                                                 std::optional<double> scale) {
+    auto ours = flash_attention(query, key, value, dropout_p, is_causal, attn_mask, scale);
+    return ours.has_value() ? *std::move(ours)
+                            : ChosenAttention::call(keys, query, key, value, dropout_p, is_causal,
+                                                    attn_mask, scale);
+  }
+};
+
+struct AttentionBackward {
+  static inline Before& before = ChosenAttentionBackward::before;
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> call(
+      c10::DispatchKeySet keys, const at::Tensor& grad_out, const at::Tensor& query,
+      const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
+      const at::Tensor& logsumexp, double dropout_p, bool is_causal,
+      const std::optional<at::Tensor>& attn_mask, std::optional<double> scale) {
+    auto ours = flash_attention_backward(grad_out, query, key, value, out, logsumexp, dropout_p,
+                                         is_causal, attn_mask, scale);
+    return ours.has_value()
+               ? *std::move(ours)
+               : ChosenAttentionBackward::call(keys, grad_out, query, key, value, out, logsumexp,
+                                               dropout_p, is_causal, attn_mask, scale);
+  }
+};
+
+}  // namespace
+
+void add_layers(std::vector<OpKernel>& table) {
+  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
+    table.push_back(op_kernel<Op, Kernel>(k16Bit, reason, /*is_for_cpus_without_fp16=*/false));
+  };
+  add.operator()<op::convolution, Chosen<op::convolution>>(kConvolution);
+  add.operator()<op::convolution_backward, Chosen<op::convolution_backward>>(kConvolution);
+  add.operator()<op::_scaled_dot_product_flash_attention_for_cpu, Attention>(kAttention);
+  add.operator()<op::_scaled_dot_product_flash_attention_for_cpu_backward, AttentionBackward>(
+      kAttention);
+}
+
+}  // namespace torchamp::ops::detail
