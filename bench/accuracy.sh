@@ -3,7 +3,7 @@
 # `torchamp train` and compares the mean validation accuracies: 16-bit within 0.5 points of fp32, and fp32 at least 88%.
 #   bench/accuracy.sh [--command build/release/torchamp] [--seeds "0 1 2"] [--precisions "fp32 bf16 fp16"] [--epochs 1]
 #                     [--result FILE.md] [-- more options of torchamp train]
-# The verdict is the exit code, 0 or 1. Two cores without fp16 arithmetic take about ten minutes, most of them in fp16.
+# The verdict is the exit code, 0 or 1. One core without fp16 arithmetic takes about four minutes.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -313,6 +313,23 @@ TEST_F(HalfMoreOps, SamplingRoundsOnce) {
            {image});
 }
 
+// LibTorch's own float16 kernel is absent for the mean, which is the default.
+TEST_F(HalfMoreOps, TheMeanOfCtcLossesRoundsOnce) {
+  const Tensor words = torch::randint(1, 6, {3, 4});
+  const Tensor scores = torch::log_softmax(torch::randn({14, 3, 6}), -1).to(torch::kHalf);
+  check_op(
+      "ctc_loss",
+      [&](const Tensors& x) {
+        return torch::ctc_loss(x[0], words, at::IntArrayRef{14, 14, 14}, at::IntArrayRef{4, 4, 4});
+      },
+      {scores});
+  const Tensor lengths = torch::full({3}, 14, torch::kLong),
+               targets = torch::full({3}, 4, torch::kLong);
+  check_op("ctc_loss of tensors",
+           [&](const Tensors& x) { return torch::ctc_loss(x[0], words, lengths, targets); },
+           {scores});
+}
+
 TEST_F(HalfMoreOps, BagsAndDistancesRoundOnce) {
   const Tensor words = torch::randint(0, 20, {6, 5});
   for (const int64_t mode : {0, 1}) {

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ctc_loss_ops.h>
 #include <ATen/ops/gru_ops.h>
 #include <ATen/ops/lstm_ops.h>
 #include <ATen/ops/max_pool1d_ops.h>
@@ -57,26 +58,28 @@ T to_single(const T& value) {
   return value;
 }
 
-// A recurrent layer, or several. Stands on the key of autograd, since LibTorch composes it of ops
+at::Tensor rounded(const at::Tensor& output) { return cast(output, at::kFloat, at::kHalf); }
+template <class... Outputs>
+std::tuple<Outputs...> rounded(const std::tuple<Outputs...>& outputs) {
+  return std::apply(
+      [](const auto&... output) { return std::tuple<Outputs...>(rounded(output)...); }, outputs);
+}
+
+// The op as a whole in float32. Stands on the key of autograd, since LibTorch composes it of ops
 // that autograd records.
 template <class Op, class Schema = typename Op::schema>
-struct HalfRecurrent;
+struct HalfWhole;
 
-template <class Op, class... Outputs, class... Args>
-struct HalfRecurrent<Op, std::tuple<Outputs...>(Args...)> {
+template <class Op, class Return, class... Args>
+struct HalfWhole<Op, Return(Args...)> {
   static inline Before before;
-  static std::tuple<Outputs...> call(c10::DispatchKeySet keys, Args... args) {
+  static Return call(c10::DispatchKeySet keys, Args... args) {
     if (!HalfList::takes(args...)) {
-      return before.call<std::tuple<Outputs...>, Args...>(keys, std::forward<Args>(args)...);
+      return before.call<Return, Args...>(keys, std::forward<Args>(args)...);
     }
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
-    const std::tuple<Outputs...> outputs = Op::call(to_single(args)...);
-    return std::apply(
-        [](const auto&... output) {
-          return std::tuple<Outputs...>(cast(output, at::kFloat, at::kHalf)...);
-        },
-        outputs);
+    return rounded(Op::call(to_single(args)...));
   }
 };
 
@@ -100,25 +103,28 @@ struct MaxPool1d {
 };
 
 constexpr const char* kRecurrent = "widens the weights at each time step, 1.4 to 3.4 times slower";
+constexpr const char* kMeanLoss = "LibTorch has no fp16 kernel for the mean of losses";
 constexpr const char* kPooling = "fp16 is 5 times slower than fp32 without gradients";
 
 }  // namespace
 
 void add_half_composites(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/true));
+  const auto add = [&table]<class Op, class Kernel>(const char* reason, bool for_no_fp16 = true) {
+    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, for_no_fp16));
     table.back().is_composite = true;
   };
-  add.operator()<op::lstm_input, HalfRecurrent<op::lstm_input>>(kRecurrent);
-  add.operator()<op::lstm_data, HalfRecurrent<op::lstm_data>>(kRecurrent);
-  add.operator()<op::gru_input, HalfRecurrent<op::gru_input>>(kRecurrent);
-  add.operator()<op::gru_data, HalfRecurrent<op::gru_data>>(kRecurrent);
-  add.operator()<op::rnn_tanh_input, HalfRecurrent<op::rnn_tanh_input>>(kRecurrent);
-  add.operator()<op::rnn_tanh_data, HalfRecurrent<op::rnn_tanh_data>>(kRecurrent);
-  add.operator()<op::rnn_relu_input, HalfRecurrent<op::rnn_relu_input>>(kRecurrent);
-  add.operator()<op::rnn_relu_data, HalfRecurrent<op::rnn_relu_data>>(kRecurrent);
-  add.operator()<op::max_pool1d, MaxPool1d>(kPooling);
+  add.operator()<op::lstm_input, HalfWhole<op::lstm_input>>(kRecurrent);
+  add.operator()<op::lstm_data, HalfWhole<op::lstm_data>>(kRecurrent);
+  add.operator()<op::gru_input, HalfWhole<op::gru_input>>(kRecurrent);
+  add.operator()<op::gru_data, HalfWhole<op::gru_data>>(kRecurrent);
+  add.operator()<op::rnn_tanh_input, HalfWhole<op::rnn_tanh_input>>(kRecurrent);
+  add.operator()<op::rnn_tanh_data, HalfWhole<op::rnn_tanh_data>>(kRecurrent);
+  add.operator()<op::rnn_relu_input, HalfWhole<op::rnn_relu_input>>(kRecurrent);
+  add.operator()<op::rnn_relu_data, HalfWhole<op::rnn_relu_data>>(kRecurrent);
+  add.operator()<op::ctc_loss_IntList, HalfWhole<op::ctc_loss_IntList>>(kMeanLoss, false);
+  add.operator()<op::ctc_loss_Tensor, HalfWhole<op::ctc_loss_Tensor>>(kMeanLoss, false);
+  add.operator()<op::max_pool1d, MaxPool1d>(kPooling, false);
 }
 
 }  // namespace torchamp::ops::detail

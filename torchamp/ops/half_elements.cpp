@@ -92,11 +92,11 @@ constexpr const char* kSlow = "fp16 is 1.3 to 4 times slower than fp32";
 
 void add_half_elements(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason, bool for_no_fp16 = true) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, for_no_fp16));
+  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
+    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
   };
-  add.operator()<op::rrelu_with_noise, Rrelu>(kAbsent, false);
-  add.operator()<op::rrelu_with_noise_, RreluInPlace>(kAbsent, false);
+  add.operator()<op::rrelu_with_noise, Rrelu>(kAbsent);
+  add.operator()<op::rrelu_with_noise_, RreluInPlace>(kAbsent);
   add.operator()<op::pow_Tensor_Scalar, Power>(kPower);
   add.operator()<op::pow__Scalar, HalfOp<op::pow__Scalar>>(kPower);
   add.operator()<op::erfinv, HalfPointwise<op::erfinv>>(kErfinv);

@@ -41,32 +41,31 @@ constexpr const char* kAbsent = "LibTorch has no fp16 kernel";
 
 void add_half_more_layers(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
-  const auto add =
-      [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason, bool for_no_fp16) {
-    table.push_back(op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, for_no_fp16));
+  const auto add = [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason) {
+    table.push_back(
+        op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
   };
-  // Affine parameters, and with them the statistics, may be float32.
-  add.operator()<op::native_group_norm>(kNorm, true);
-  add.operator()<op::native_group_norm_backward>(kNorm, true);
-  add.operator()<op::_adaptive_avg_pool2d>(kPooling, true);
-  add.operator()<op::adaptive_max_pool3d>(kPooling, true);
-  add.operator()<op::adaptive_max_pool3d_backward>(kPooling, true);
-  add.operator()<op::fractional_max_pool2d>(kPooling, true);
-  add.operator()<op::fractional_max_pool2d_backward>(kPooling, true);
-  add.operator()<op::fractional_max_pool3d>(kPooling, true);
-  add.operator()<op::fractional_max_pool3d_backward>(kPooling, true);
-  add.operator()<op::grid_sampler_2d>(kSampling, true);
-  add.operator()<op::grid_sampler_2d_backward>(kSampling, true);
-  add.operator()<op::grid_sampler_3d>(kSampling, true);
-  add.operator()<op::grid_sampler_3d_backward>(kSampling, true);
-  add.operator()<op::_embedding_bag_dense_backward>(kBag, true);
-  add.operator()<op::_cdist_forward>(kDistance, false);
-  add.operator()<op::_cdist_backward>(kDistance, false);
-  add.operator()<op::_euclidean_dist>(kDistance, false);
-  add.operator()<op::_upsample_bilinear2d_aa>(kAbsent, false);
-  add.operator()<op::_upsample_bilinear2d_aa_backward>(kAbsent, false);
-  add.operator()<op::_upsample_bicubic2d_aa>(kAbsent, false);
-  add.operator()<op::_upsample_bicubic2d_aa_backward>(kAbsent, false);
+  add.operator()<op::native_group_norm>(kNorm);
+  add.operator()<op::native_group_norm_backward>(kNorm);
+  add.operator()<op::_adaptive_avg_pool2d>(kPooling);
+  add.operator()<op::adaptive_max_pool3d>(kPooling);
+  add.operator()<op::adaptive_max_pool3d_backward>(kPooling);
+  add.operator()<op::fractional_max_pool2d>(kPooling);
+  add.operator()<op::fractional_max_pool2d_backward>(kPooling);
+  add.operator()<op::fractional_max_pool3d>(kPooling);
+  add.operator()<op::fractional_max_pool3d_backward>(kPooling);
+  add.operator()<op::grid_sampler_2d>(kSampling);
+  add.operator()<op::grid_sampler_2d_backward>(kSampling);
+  add.operator()<op::grid_sampler_3d>(kSampling);
+  add.operator()<op::grid_sampler_3d_backward>(kSampling);
+  add.operator()<op::_embedding_bag_dense_backward>(kBag);
+  add.operator()<op::_cdist_forward>(kDistance);
+  add.operator()<op::_cdist_backward>(kDistance);
+  add.operator()<op::_euclidean_dist>(kDistance);
+  add.operator()<op::_upsample_bilinear2d_aa>(kAbsent);
+  add.operator()<op::_upsample_bilinear2d_aa_backward>(kAbsent);
+  add.operator()<op::_upsample_bicubic2d_aa>(kAbsent);
+  add.operator()<op::_upsample_bicubic2d_aa_backward>(kAbsent);
 }
 
 }  // namespace torchamp::ops::detail

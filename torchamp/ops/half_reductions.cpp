@@ -58,7 +58,7 @@ constexpr const char* kOrder = "fp16 is 1.6 to 3 times slower than fp32";
 void add_half_reductions(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
   const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/true));
+    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
   };
   add.operator()<op::linalg_vector_norm, HalfReduction<op::linalg_vector_norm, Combine::kSameOp>>(
       kNorm);
