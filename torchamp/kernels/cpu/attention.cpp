@@ -11,7 +11,7 @@
 namespace torchamp::kernels {
 
 #if defined(__x86_64__)
-extern const AttentionKernels attention_avx512_bf16;
+extern const AttentionKernels attention_bf16_table;
 
 namespace {
 
@@ -24,7 +24,7 @@ bool cpu_has_amx_bf16() {  // GCC 12 has no name for it
 
 const AttentionKernels* attention_kernels() {
   static const bool runs_here = __builtin_cpu_supports("avx512bf16") != 0 && !cpu_has_amx_bf16();
-  return runs_here && cpu_table().name == std::string_view("avx512") ? &attention_avx512_bf16
+  return runs_here && cpu_table().name == std::string_view("avx512") ? &attention_bf16_table
                                                                      : nullptr;
 }
 #else

@@ -10,7 +10,6 @@ namespace torchamp::kernels {
 struct Bf16Rows {
   uint16_t* data = nullptr;
   int64_t row_stride = 0;  ///< elements from one row to the next
-  uint16_t* row(int64_t index) const { return data + index * row_stride; }
 };
 
 /// What is added to the scaled products before the exponentials: -inf hides a key.

@@ -1,10 +1,6 @@
 // Attention on CPUs with avx512_bf16; compiled for them, so nothing here may run before
-// attention_kernels() has looked.
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
+// attention_kernels() has looked. Without the standard library's templates: at -O0 the copy of such
+// a function made here could become everyone's.
 
 #include <immintrin.h>
 
@@ -21,8 +17,15 @@ constexpr int64_t kBackwardKeys = 128;
 constexpr int64_t up_to_16(int64_t count) { return (count + 15) / 16 * 16; }
 constexpr int64_t half_up(int64_t count) { return (count + 1) / 2; }
 
+int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+uint16_t* row_of(const Bf16Rows& rows, int64_t index) {
+  return rows.data + index * rows.row_stride;
+}
+
 __mmask16 first(int64_t count) {
-  return static_cast<__mmask16>(count >= 16 ? 0xFFFFU : (1U << std::max<int64_t>(count, 0)) - 1U);
+  return static_cast<__mmask16>(count >= 16 ? 0xFFFFU : (1U << larger(count, 0)) - 1U);
 }
 
 // e^x to 2 units in the last place; 0 below -104 and for -inf, nan for nan. The polynomial is the
@@ -37,10 +40,9 @@ __m512 exponential(__m512 x) {
   __m512 r = _mm512_fnmadd_ps(n, ln2_high, bounded);
   r = _mm512_fnmadd_ps(n, ln2_low, r);
   __m512 y = _mm512_set1_ps(1.0F / 5040.0F);
-  for (const float factor :
-       {1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F, 0.5F, 1.0F, 1.0F}) {
-    y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(factor));
-  }
+  constexpr float kFactors[] = {1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F,
+                                0.5F,          1.0F,          1.0F};
+  for (const float factor : kFactors) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(factor));
   return _mm512_scalef_ps(y, n);
 }
 
@@ -74,10 +76,10 @@ void pack_rows(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t padde
                int64_t length, uint32_t* words) {
   for (int64_t i = 0; i < padded_count; i += 2, words += length) {
     if (i < count) {
-      interleave(rows.row(begin + i), i + 1 < count ? rows.row(begin + i + 1) : nullptr, length,
-                 words);
+      interleave(row_of(rows, begin + i), i + 1 < count ? row_of(rows, begin + i + 1) : nullptr,
+                 length, words);
     } else {
-      std::memset(words, 0, static_cast<size_t>(length) * sizeof(uint32_t));
+      __builtin_memset(words, 0, static_cast<size_t>(length) * sizeof(uint32_t));
     }
   }
 }
@@ -91,15 +93,15 @@ void pack_transposed(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t
       for (int64_t k = 0; k < pairs; ++k) words[k * padded + i] = 0;
       continue;
     }
-    const auto* row = reinterpret_cast<const char*>(rows.row(begin + i));
-    for (int64_t k = 0; k < pairs; ++k) std::memcpy(words + k * padded + i, row + 4 * k, 4);
+    const auto* row = reinterpret_cast<const char*>(row_of(rows, begin + i));
+    for (int64_t k = 0; k < pairs; ++k) __builtin_memcpy(words + k * padded + i, row + 4 * k, 4);
   }
 }
 
 // Rows copied side by side, so that a left matrix may read them as words, wherever they begin.
 void copy_rows(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t length, uint16_t* to) {
   for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * length, rows.row(begin + i), static_cast<size_t>(length) * 2);
+    __builtin_memcpy(to + i * length, row_of(rows, begin + i), static_cast<size_t>(length) * 2);
   }
 }
 
@@ -116,7 +118,7 @@ void store_rounded(__m512 x, uint16_t* to) {
 void store_rows(const float* from, int64_t count, int64_t length, const Bf16Rows& to,
                 int64_t begin) {
   for (int64_t i = 0; i < count; ++i) {
-    uint16_t* row = to.row(begin + i);
+    uint16_t* row = row_of(to, begin + i);
     for (int64_t j = 0; j < length; j += 16) {
       store_rounded(_mm512_loadu_ps(from + i * length + j), row + j);
     }
@@ -142,11 +144,11 @@ class Scratch {
 
 // The keys that a block of queries sees: those before `limit`.
 int64_t key_limit(const AttentionHead& head, int64_t queries_end) {
-  return head.is_causal ? std::min(head.num_keys, queries_end) : head.num_keys;
+  return head.is_causal ? smaller(head.num_keys, queries_end) : head.num_keys;
 }
 // How many of the keys from `begin` on the query sees, of `count`.
 int64_t visible(const AttentionHead& head, int64_t query, int64_t begin, int64_t count) {
-  return head.is_causal ? std::clamp<int64_t>(query + 1 - begin, 0, count) : count;
+  return head.is_causal ? smaller(larger(query + 1 - begin, 0), count) : count;
 }
 
 struct ForwardScratch {
@@ -208,7 +210,7 @@ struct RowOfScores {
   }
 };
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+constexpr float kLowest = -__builtin_inff();
 
 float largest_of(const RowOfScores& row) {
   __m512 largest = _mm512_set1_ps(kLowest);
@@ -223,8 +225,9 @@ float largest_of(const RowOfScores& row) {
 // what earlier sums and outputs are multiplied by.
 float soft_max_row(const RowOfScores& row, int64_t padded, float& maximum, float& sum,
                    uint16_t* weights) {
-  const float next = std::max(maximum, largest_of(row));  // maximum where the other is nan
-  const float factor = maximum == next ? 1.0F : std::exp(maximum - next);
+  const float largest = largest_of(row);
+  const float next = maximum < largest ? largest : maximum;  // maximum where the other is nan
+  const float factor = maximum == next ? 1.0F : __builtin_expf(maximum - next);
   // Where all that was seen is -inf the weights are 0, not e^(-inf + inf).
   const __m512 shift = _mm512_set1_ps(next == kLowest ? 0.0F : next);
   __m512 total = _mm512_setzero_ps();
@@ -246,22 +249,22 @@ void forward(const AttentionHead& head, void* memory) {
   const ForwardScratch scratch(head, memory);
   const int64_t length = head.head_size;
   for (int64_t k = 0; k < head.num_keys; k += kForwardKeys) {
-    const int64_t count = std::min(kForwardKeys, head.num_keys - k);
+    const int64_t count = smaller(kForwardKeys, head.num_keys - k);
     pack_transposed(head.key, k, count, up_to_16(count), length, scratch.keys + k * length / 2);
   }
   pack_rows(head.value, 0, head.num_keys, up_to_16(head.num_keys), length, scratch.values);
 
   for (int64_t q = 0; q < head.num_queries; q += kQueries) {
-    const int64_t rows = std::min(kQueries, head.num_queries - q);
+    const int64_t rows = smaller(kQueries, head.num_queries - q);
     copy_rows(head.query, q, rows, length, scratch.queries);
     const LeftWords queries{reinterpret_cast<const uint32_t*>(scratch.queries), length / 2, 1};
     float maxima[kQueries], sums[kQueries];
-    std::fill_n(maxima, rows, kLowest);
-    std::fill_n(sums, rows, 0.0F);
+    for (int64_t m = 0; m < rows; ++m) maxima[m] = kLowest;
+    for (int64_t m = 0; m < rows; ++m) sums[m] = 0.0F;
     const int64_t limit = key_limit(head, q + rows);
     for (int64_t k = 0; k < limit; k += kForwardKeys) {
-      const int64_t in_block = std::min(kForwardKeys, head.num_keys - k);
-      const int64_t count = std::min(kForwardKeys, limit - k), padded = up_to_16(count);
+      const int64_t in_block = smaller(kForwardKeys, head.num_keys - k);
+      const int64_t count = smaller(kForwardKeys, limit - k), padded = up_to_16(count);
       product(rows, padded, queries, scratch.keys + k * length / 2, up_to_16(in_block), length / 2,
               /*adds=*/false, scratch.scores, kForwardKeys);
       for (int64_t m = 0; m < rows; ++m) {
@@ -289,9 +292,9 @@ void forward(const AttentionHead& head, void* memory) {
       const __m512 divisor = _mm512_set1_ps(sums[m]);
       for (int64_t j = 0; j < length; j += 16) {
         store_rounded(_mm512_div_ps(_mm512_loadu_ps(scratch.output + m * length + j), divisor),
-                      head.output.row(q + m) + j);
+                      row_of(head.output, q + m) + j);
       }
-      head.log_sum_exp[(q + m) * head.log_sum_exp_stride] = maxima[m] + std::log(sums[m]);
+      head.log_sum_exp[(q + m) * head.log_sum_exp_stride] = maxima[m] + __builtin_logf(sums[m]);
     }
   }
 }
@@ -395,35 +398,35 @@ void backward(const AttentionHead& head, const AttentionGrads& grads, void* memo
   const int64_t length = head.head_size, pairs = length / 2;
   copy_rows(head.query, 0, head.num_queries, length, scratch.queries);
   copy_rows(grads.grad_output, 0, head.num_queries, length, scratch.grads);
-  std::memset(scratch.grad_query, 0,
-              static_cast<size_t>(head.num_queries * length) * sizeof(float));
+  __builtin_memset(scratch.grad_query, 0,
+                   static_cast<size_t>(head.num_queries * length) * sizeof(float));
   for (int64_t q = 0; q < head.num_queries; ++q) {
-    scratch.deltas[q] = dot(grads.grad_output.row(q), head.output.row(q), length);
+    scratch.deltas[q] = dot(row_of(grads.grad_output, q), row_of(head.output, q), length);
   }
   const auto block_of = [&](uint32_t* all, int64_t q) {
     return all + q / kQueries * half_up(kQueries) * length;
   };
   for (int64_t q = 0; q < head.num_queries; q += kQueries) {
-    const int64_t rows = std::min(kQueries, head.num_queries - q), padded = 2 * half_up(rows);
+    const int64_t rows = smaller(kQueries, head.num_queries - q), padded = 2 * half_up(rows);
     pack_rows(head.query, q, rows, padded, length, block_of(scratch.query_pairs, q));
     pack_rows(grads.grad_output, q, rows, padded, length, block_of(scratch.grad_pairs, q));
   }
 
   for (int64_t k = 0; k < head.num_keys; k += kBackwardKeys) {
-    const int64_t in_block = std::min(kBackwardKeys, head.num_keys - k);
+    const int64_t in_block = smaller(kBackwardKeys, head.num_keys - k);
     const int64_t all_padded = up_to_16(in_block);
     pack_transposed(head.key, k, in_block, all_padded, length, scratch.keys);
     pack_transposed(head.value, k, in_block, all_padded, length, scratch.values);
     pack_rows(head.key, k, in_block, all_padded, length, scratch.key_pairs);
     const auto bytes = static_cast<size_t>(in_block * length) * sizeof(float);
-    std::memset(scratch.grad_key, 0, bytes);
-    std::memset(scratch.grad_value, 0, bytes);
+    __builtin_memset(scratch.grad_key, 0, bytes);
+    __builtin_memset(scratch.grad_value, 0, bytes);
 
     // The first block of queries that sees a key of this block.
     const int64_t begin = head.is_causal ? k / kQueries * kQueries : 0;
     for (int64_t q = begin; q < head.num_queries; q += kQueries) {
-      const int64_t rows = std::min(kQueries, head.num_queries - q);
-      const int64_t count = std::min(in_block, key_limit(head, q + rows) - k);
+      const int64_t rows = smaller(kQueries, head.num_queries - q);
+      const int64_t count = smaller(in_block, key_limit(head, q + rows) - k);
       if (count <= 0) continue;
       const int64_t padded = up_to_16(count);
       const auto* queries = reinterpret_cast<const uint32_t*>(scratch.queries + q * length);
@@ -454,8 +457,8 @@ int64_t backward_scratch(const AttentionHead& head) { return BackwardScratch(hea
 
 }  // namespace
 
-extern const AttentionKernels attention_avx512_bf16;
-constinit const AttentionKernels attention_avx512_bf16 = {forward_scratch, backward_scratch,
-                                                          forward, backward};
+extern const AttentionKernels attention_bf16_table;
+constinit const AttentionKernels attention_bf16_table = {forward_scratch, backward_scratch, forward,
+                                                         backward};
 
 }  // namespace torchamp::kernels
