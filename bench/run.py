@@ -250,8 +250,10 @@ def main():
     arguments = parser.parse_args()
     arguments.program = arguments.program.resolve()
     works = [work for work in sides.all_works() if not arguments.work or sides.matches(work.name, arguments.work)]
+    if arguments.work:
+        works += [work for work in sides.more_works() if sides.matches(work.name, arguments.work)]
     if not works:
-        names = ", ".join(work.name for work in sides.all_works())
+        names = ", ".join(work.name for work in sides.all_works() + sides.more_works())
         sys.exit(f"bench: [--work] nothing is called '{arguments.work}'; there are {names}.")
     if arguments.json not in (None, "-"):
         folder = pathlib.Path(arguments.json).parent

@@ -96,6 +96,13 @@ def step_work(model, precision):
             Work(name + "/peers", settings, [side for side in sides if side.name in ("", "pytorch", "libtorch")], 1, 1, slow)]
 
 
+def allocator_work(model, precision):
+    """What the caching allocator alone gives: the same step with and without it; not part of a run of all works."""
+    sides = [SideSpec("", "c++", {"side": "ours"}), SideSpec("malloc", "c++", {"side": "ours", "allocator": "off"})]
+    settings = {"work": "step", "model": model, "precision": precision}
+    return Work(f"allocator/{model}/{precision}", settings, sides, *STEP_TURNS[model])
+
+
 def phase_work(size):
     sides = [SideSpec("", "c++", {"side": "ours", "weights": "fp32"}),
              SideSpec("/ieee", "c++", {"side": "ours", "weights": "fp32", "roots": "ieee"}),
@@ -113,6 +120,11 @@ def phase_work(size):
 def all_works():
     return [phase_work(size) for size in SIZES] + [
         work for precision in ("bf16", "fp32", "fp16") for model in MODELS for work in step_work(model, precision)]
+
+
+def more_works():
+    """Run only when they are asked for."""
+    return [allocator_work(model, precision) for precision in ("bf16", "fp32") for model in MODELS]
 
 
 def matches(name, pattern):
