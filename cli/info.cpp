@@ -1,5 +1,6 @@
 #include "cli/info.h"
 
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -13,7 +14,9 @@
 #include "cli/memory.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
+#include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 
 namespace torchamp::cli {
@@ -23,6 +26,7 @@ struct InfoOptions {
   bool json = false;
   int threads = 0;
   bool ops = false;
+  std::string choices;  // a checkpoint
   bool onednn_probe = false;
 };
 
@@ -146,6 +150,38 @@ Json ops_json() {
   return rows;
 }
 
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+// The choices of kernels that a checkpoint of torchamp train holds.
+void run_choices(const InfoOptions& options) {
+  const base::StateDict checkpoint = checkpoint::load(options.choices);
+  if (const base::Value* state = checkpoint.find("ops_choices")) {
+    ops::load_choices_state_dict(state->to_dict("ops_choices"));
+  }
+  const ops::ChoiceCount count = ops::count_choices();
+  Json rows = Json::array();
+  for (const ops::Choice& each : ops::choices()) {
+    if (options.json) {
+      rows.push_back({{"op", each.op},
+                      {"arguments", each.arguments},
+                      {"libtorch_us", number(each.libtorch_us)},
+                      {"float32_us", number(each.float32_us)},
+                      {"way", ops::to_string(each.way)}});
+    } else {
+      std::printf("%-10s  LibTorch's %10.1f us  float32 %10.1f us  %s %s\n",
+                  ops::to_string(each.way), each.libtorch_us, each.float32_us, each.op.c_str(),
+                  each.arguments.c_str());
+    }
+  }
+  if (options.json) {
+    const Json all = {{"count", count.all}, {"float32", count.float32}, {"choices", rows}};
+    std::printf("%s\n", all.dump(2).c_str());
+  } else {
+    std::printf("%lld choices, %lld for float32\n", static_cast<long long>(count.all),
+                static_cast<long long>(count.float32));
+  }
+}
+
 void print_table(const train::MachineInfo& info, const Advice& advice) {
   std::string have, lack;
   for (const auto& [name, present] : feature_list(info.cpu)) {
@@ -195,6 +231,10 @@ void run_info(const InfoOptions& options) {
     return;
   }
   check_cpu_kernels();
+  if (!options.choices.empty()) {
+    run_choices(options);
+    return;
+  }
   const ops::Installation installation;
   const ops::CachingAllocatorInstallation allocator;
   if (options.ops) {
@@ -250,6 +290,8 @@ void setup_info(CLI::App& app) {
   info->add_flag("--json", options->json, "Print one JSON object instead of a table");
   info->add_flag("--ops", options->ops,
                  "List the ops of LibTorch that TorchAmp replaces, and why, instead");
+  info->add_option("--choices", options->choices,
+                   "List the kernels that a run chose for its 16-bit calls, from its checkpoint");
   info->add_option("--threads", options->threads, "CPU threads; 0 leaves LibTorch's default")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

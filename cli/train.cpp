@@ -20,6 +20,7 @@
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/train/metrics_file.h"
 #include "torchamp/train/progress.h"
@@ -252,6 +253,14 @@ void run_train(TrainOptions options, const CLI::App& command) {
     const train::RunSummary summary = trainer.run();
     if (summary.last_epoch && ops::caching_allocator_installed()) {
       progress.on_message(describe(ops::caching_allocator_statistics()));
+    }
+    const ops::ChoiceCount count = ops::count_choices();
+    if (summary.last_epoch && count.all > 0 && options.ops_choices == "on") {
+      progress.on_message(
+          "Kernels were chosen for " + std::to_string(count.all) +
+          " kinds of 16-bit calls, float32 ones for " + std::to_string(count.float32) +
+          (options.checkpoint.empty() ? "."
+                                      : "; info --choices " + options.checkpoint + " lists them."));
     }
     if (!summary.last_epoch) {
       progress.on_message("Nothing was left to do: " + std::to_string(summary.epochs) +

@@ -59,6 +59,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("layout", o.layout);
   visit("ops", o.ops);
   visit("allocator", o.allocator);
+  visit("ops-choices", o.ops_choices);
 }
 
 std::string text_of(const std::string& value) { return value; }
@@ -265,6 +266,12 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
           "Keep the memory of large CPU tensors for the next ones, in huge pages: on or off")
       ->capture_default_str()
       ->group(machine);
+  command
+      .add_option("--ops-choices", o.ops_choices,
+                  "With --ops on, the faster of two kernels for each 16-bit shape, by measurement: "
+                  "on or off")
+      ->capture_default_str()
+      ->group(machine);
 
   const std::string files = "Files";
   command
@@ -348,6 +355,7 @@ void resolve(TrainOptions& o) {
 
   check_name("ops", o.ops, {"on", "off"});
   check_name("allocator", o.allocator, {"on", "off"});
+  check_name("ops-choices", o.ops_choices, {"on", "off"});
   // "auto" measures on a CPU, so every mistake is found before.
   const c10::Device device = parse_device(o.device);
   TrainOptions probe = o;
@@ -429,6 +437,7 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.layout = train::parse_layout(o.layout);
   config.ops = o.ops == "on";
   config.caching_allocator = o.allocator == "on";
+  config.ops_choices = o.ops_choices == "on";
   config.checkpoint = o.checkpoint;
   config.metadata = to_state_dict(o);
   return config;

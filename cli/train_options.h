@@ -50,6 +50,7 @@ struct TrainOptions {
   std::string layout = "auto";
   std::string ops = "on";
   std::string allocator = "on";
+  std::string ops_choices = "on";
 
   // Of this call alone; a checkpoint does not keep them.
   std::string checkpoint;

@@ -141,7 +141,7 @@ TEST(TrainCommand, WritesARowAStepAndAnObjectAnEpoch) {
 
 TEST(TrainCommand, EpochsTwiceOneEqualOneRunOfTwo) {
   Folder folder;
-  const std::string run = kSmall + "64 --precision bf16 --csv ";
+  const std::string run = kSmall + "64 --precision bf16 --ops-choices off --csv ";
   ASSERT_EQ(folder.run(words(run + "a.csv --json a.json --epochs 2 --checkpoint a.pt")).exit_code,
             0);
   ASSERT_EQ(folder.run(words(run + "b.csv --json b.json --epochs 1 --checkpoint b.pt")).exit_code,
@@ -157,7 +157,8 @@ TEST(TrainCommand, EpochsTwiceOneEqualOneRunOfTwo) {
 
 TEST(TrainCommand, MasterWeightsStandInTheCheckpointAndChangeNoNumber) {
   Folder folder;
-  const std::string run = kSmall + "64 --precision bf16 --accumulate 2 --clip 1 --csv ";
+  const std::string run =
+      kSmall + "64 --precision bf16 --ops-choices off --accumulate 2 --clip 1 --csv ";
   ASSERT_EQ(folder.run(words(run + "a.csv --epochs 2 --checkpoint a.pt")).exit_code, 0);
   ASSERT_EQ(
       folder.run(words(run + "b.csv --epochs 1 --master-weights --checkpoint b.pt")).exit_code, 0);
@@ -185,7 +186,7 @@ TEST_P(TrainCommandSignal, EndsInGoodOrderAndResumesExactly) {
   Folder folder;
   // 800 steps, 100 an epoch: time enough for the signal to come in the middle.
   const std::string run = kSmall +
-                          "800 --epochs 8 --precision bf16 --optimizer sgd "
+                          "800 --epochs 8 --precision bf16 --ops-choices off --optimizer sgd "
                           "--warmup-steps 10 --log-every 1000 ";
   ASSERT_EQ(folder.run(words(run + "--csv a.csv --checkpoint a.pt")).exit_code, 0);
   const pid_t child = folder.start(words(run + "--csv b.csv --checkpoint b.pt"));
@@ -245,9 +246,9 @@ TEST(TrainCommand, PrintConfigShowsTheRunInFullAndTrainsNothing) {
   const Result result = folder.run(
       words("train --print-config --optimizer sgd --precision fp16 --warmup-steps 5 --batch 32"));
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* line :
-       {"optimizer = sgd\n", "lr = 0.01\n", "scaler = on\n", "batch = 32\n", "schedule = cosine\n",
-        "validate-precision = fp16\n", "ops = on\n", "allocator = on\n", "epochs = 1\n"}) {
+  for (const char* line : {"optimizer = sgd\n", "lr = 0.01\n", "scaler = on\n", "batch = 32\n",
+                           "schedule = cosine\n", "validate-precision = fp16\n", "ops = on\n",
+                           "ops-choices = on\n", "allocator = on\n", "epochs = 1\n"}) {
     EXPECT_THAT(result.out, HasSubstr(line));
   }
 }

@@ -13,6 +13,8 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/ops/choice_table.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/train/trainer.h"
@@ -294,6 +296,79 @@ TEST(ResumeMasterWeights, BeginAndEndBetweenTwoStepsWithoutATrace) {
       EXPECT_TRUE(record == expected) << to_string(optimizer) << ", masters first: " << first;
     }
   }
+}
+
+void float32_is_faster(double& libtorch_us, double& float32_us) {
+  libtorch_us = 2;
+  float32_us = 1;
+}
+void libtorch_is_faster(double& libtorch_us, double& float32_us) {
+  libtorch_us = 1;
+  float32_us = 2;
+}
+
+// The second process would choose otherwise; it follows the checkpoint's choices.
+TEST(ResumeChoices, GoOnFromTheCheckpoint) {
+  for (const bool float32 : {true, false}) {
+    const auto first = float32 ? float32_is_faster : libtorch_is_faster;
+    const auto later = float32 ? libtorch_is_faster : float32_is_faster;
+    TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
+    ops::clear_choices();
+    ops::detail::set_times_hook(first);
+    Record straight;
+    Trainer whole(config, toy::parts(toy::make_net(3), toy::data(30, 6)), recording(straight, 0));
+    whole.run();
+    keep_tensors(straight, whole);
+    ops::clear_choices();
+    const TemporaryFolder folder;
+    config.checkpoint = folder / "last.pt";
+    Record resumed;
+    {
+      Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30, 6)),
+                      recording(resumed, 6));
+      toy::message_of<base::Interrupted>([&] { trainer.run(); });
+    }
+    ops::clear_choices();  // another process
+    ops::detail::set_times_hook(later);
+    Trainer trainer(config, toy::parts(toy::make_net(9), toy::data(30, 6)), recording(resumed, 0));
+    trainer.load_state_dict(checkpoint::load(config.checkpoint));
+    trainer.run();
+    keep_tensors(resumed, trainer);
+    EXPECT_TRUE(resumed == straight) << float32;
+    const ops::ChoiceCount count = ops::count_choices();
+    EXPECT_GT(count.all, 0);
+    EXPECT_EQ(count.float32, float32 ? count.all : 0);
+    ops::detail::set_times_hook(nullptr);
+    ops::clear_choices();
+  }
+}
+
+TEST(ResumeChoices, OfAnotherCpuAreMadeAnew) {
+  TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
+  base::StateDict saved = checkpoint_after(config, 6);
+  base::StateDict choices = saved.at("ops_choices").to_dict();
+  choices.set("cpu", "Another CPU");
+  saved.set("ops_choices", choices);
+  ops::clear_choices();
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text; };
+  Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30)), callbacks);
+  trainer.load_state_dict(saved);
+  EXPECT_THAT(said, HasSubstr("chosen on another CPU (Another CPU); they are chosen anew."));
+  EXPECT_EQ(ops::count_choices().all, 0);
+}
+
+TEST(ResumeChoices, OffKeepsThemOffWhileTheTrainerLives) {
+  TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
+  config.ops_choices = false;
+  ops::clear_choices();
+  {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30)));
+    EXPECT_FALSE(ops::choosing());
+    trainer.run();
+  }
+  EXPECT_EQ(ops::count_choices().all, 0);
 }
 
 TEST(ResumeErrors, FinishedRunHasNothingLeftToDo) {

@@ -203,6 +203,8 @@ CpuFeatures decode_cpu_features(const CpuidWords& words) {
           .amx_fp16 = tile && bit(words.leaf7_1_eax, 21)};
 }
 
+std::string cpu_name() { return read_cpu_name(); }
+
 MachineInfo machine_info() {
   MachineInfo info;
   info.cpu_name = read_cpu_name();

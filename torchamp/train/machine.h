@@ -69,6 +69,8 @@ struct MachineInfo {
 };
 
 TORCHAMP_API MachineInfo machine_info();
+/// MachineInfo::cpu_name alone.
+TORCHAMP_API std::string cpu_name();
 
 /// Milliseconds of the matrix products of one linear layer (forward, both gradients, and the casts
 /// that autocast adds), by precision, on one thread. The least of interleaved rounds: other

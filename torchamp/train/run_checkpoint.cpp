@@ -13,8 +13,10 @@
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
 #include "torchamp/multi_tensor/device_read.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
+#include "torchamp/train/machine.h"
 #include "torchamp/train/rng_state.h"
 
 namespace torchamp::train {
@@ -44,6 +46,25 @@ void check_fits(const RunState& saved, const RunState& now,
   }
 }
 
+base::StateDict ops_choices_state() {
+  base::StateDict state = ops::choices_state_dict();
+  state.set("cpu", cpu_name());
+  return state;
+}
+
+// The kernels that the run had go on, so that it computes the same bits; on another CPU it does not
+// anyway, and what is fast is another question there.
+void load_ops_choices(const base::StateDict& state,
+                      const std::function<void(const std::string&)>& say) {
+  const std::string& cpu = state.at("cpu").to_string("cpu");
+  if (cpu == cpu_name()) {
+    ops::load_choices_state_dict(state);
+  } else if (!state.at("choices").to_items("choices").empty()) {
+    say("The checkpoint's kernels were chosen on another CPU (" + base::printable(cpu) +
+        "); they are chosen anew.");
+  }
+}
+
 // The flags of a module's tensors, read with one wait for the device.
 std::vector<double> read_flags(const std::vector<at::Tensor>& flags) {
   return flags.empty() ? std::vector<double>() : multi_tensor::DeviceRead(flags).get();
@@ -64,6 +85,7 @@ base::StateDict make_checkpoint(const CheckpointParts& parts) {
   checkpoint.set("rng_state", rng_state_dict());
   checkpoint.set("train_state", to_state_dict(state));
   checkpoint.set("data_state", parts.data_state);
+  checkpoint.set("ops_choices", ops_choices_state());
   checkpoint.set("config", parts.config.metadata);
   checkpoint.set("torchamp_version", TORCHAMP_VERSION);
   return checkpoint;
@@ -73,13 +95,17 @@ void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& p
                      const std::function<void(const std::string&)>& say) {
   RunState saved = run_state_from(checkpoint.at("train_state").to_dict("train_state"));
   check_fits(saved, parts.state, say);
+  // Files of earlier versions have no such entry.
+  const base::Value* choices = checkpoint.find("ops_choices");
+  if (choices != nullptr && parts.config.ops_choices) {
+    load_ops_choices(choices->to_dict("ops_choices"), say);
+  }
   optim::load_full_state_dict(parts.module,
                               checkpoint.at("model_state_dict").to_dict("model_state_dict"));
   optim::load_optimizer_state_dict(
       parts.optimizer, checkpoint.at("optimizer_state_dict").to_dict("optimizer_state_dict"));
   const base::StateDict& scaler = checkpoint.at("scaler_state_dict").to_dict("scaler_state_dict");
   if (parts.scaler.is_enabled() && !scaler.empty()) parts.scaler.load_state_dict(scaler);
-  // Files of earlier versions have no such entry.
   if (const base::Value* history = checkpoint.find("scaler_history")) {
     parts.scaler.load_history_state_dict(history->to_dict("scaler_history"));
   }

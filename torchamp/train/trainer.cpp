@@ -13,6 +13,7 @@
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/ops/caching_allocator.h"
+#include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
 #include "torchamp/optim/low_precision.h"
@@ -145,6 +146,7 @@ struct Trainer::Run {
   TrainerConfig config;
   std::optional<ops::Installation> installation;
   std::optional<ops::CachingAllocatorInstallation> allocator_installation;
+  std::optional<ops::NoChoices> no_choices;
   bool makes_optimizer;
   TrainerParts parts;
   TrainerCallbacks callbacks;
@@ -167,6 +169,7 @@ Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallb
       allocator_installation(config.caching_allocator && config.device.is_cpu()
                                  ? std::optional<ops::CachingAllocatorInstallation>(std::in_place)
                                  : std::nullopt),
+      no_choices(config.ops_choices ? std::nullopt : std::optional<ops::NoChoices>(std::in_place)),
       makes_optimizer(!raw_parts.optimizer),
       parts([&] {
         // The optimizer holds the parameters as they are, so they are moved before it is made.

@@ -83,7 +83,7 @@ class TORCHAMP_API Trainer {
 
   /// The whole run: "epoch", "model_state_dict", "optimizer_state_dict", "scaler_state_dict",
   /// "scaler_history", "loss", "lr_scheduler_state_dict", "rng_state", "train_state", "data_state",
-  /// "config".
+  /// "ops_choices", "config".
   base::StateDict state_dict() const;
   /// Goes on from `state`. The precision, the learning rate and the end of the run may be others
   /// than before; on_message tells. In the middle of an epoch the data and their order must be the
