@@ -57,5 +57,24 @@ TEST(RegisteredKernels, OneThatCoversAnotherIsNoneOfLibTorchsOwn) {
       "registered at /fork/aten/src/ATen/Mine.cpp:1");
 }
 
+// A kernel of ours on a key takes the calls of all keys below it.
+TEST(RegisteredKernels, OnKeysAboveCountForOursThere) {
+  using Key = c10::DispatchKey;
+  const std::string autograd = state("Autograd[alias]: registered at theirs.cpp:4 :: (none)\n");
+  EXPECT_EQ(others_kernel(autograd, Key::CPU), "");
+  EXPECT_EQ(others_kernel(autograd, Key::AutogradCPU), "registered at theirs.cpp:4");
+  EXPECT_EQ(others_kernel(autograd, Key::AutocastCPU), "registered at theirs.cpp:4");
+  const std::string autocast = state(
+      "AutocastCPU: registered at theirs.cpp:5 :: (none)\n"
+      "AutocastCPU (inactive): registered at /build/aten/src/ATen/autocast_mode.cpp:338 :: (n)\n");
+  EXPECT_EQ(others_kernel(autocast, Key::AutogradCPU), "");
+  EXPECT_EQ(others_kernel(autocast, Key::AutocastCPU), "registered at theirs.cpp:5");
+  const std::string libtorchs = state(
+      "AutocastCPU: registered at /build/aten/src/ATen/autocast_mode.cpp:338 :: (none)\n"
+      "AutogradCPU: registered at /build/torch/csrc/autograd/generated/VariableType_0.cpp:1 :: "
+      "(n)\n");
+  EXPECT_EQ(others_kernel(libtorchs, Key::AutocastCPU), "");
+}
+
 }  // namespace
 }  // namespace torchamp::ops::detail

@@ -16,9 +16,9 @@ template struct KernelOf<&c10::SafeKernelFunction::kernel_>;
 
 }  // namespace
 
-void Before::take(const c10::OperatorHandle& op) {
+void Before::take(const c10::OperatorHandle& op, c10::DispatchKey key) {
   if (op_.has_value()) return;
-  kernel_ = kernel_of(op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU));
+  kernel_ = kernel_of(op.getComputedKernelForDispatchKey(key));
   op_.emplace(op);
 }
 

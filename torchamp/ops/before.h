@@ -9,12 +9,12 @@
 
 namespace torchamp::ops::detail {
 
-/// What LibTorch's dispatcher calls for an op on CPU tensors, taken once. LibTorch never takes its
+/// What LibTorch's dispatcher calls for an op with one key, taken once. LibTorch never takes its
 /// own kernels away, and we stand on no other library's, so it stays valid.
 class Before {
  public:
   /// Called under the lock of install(), before our kernel is registered.
-  void take(const c10::OperatorHandle& op);
+  void take(const c10::OperatorHandle& op, c10::DispatchKey key);
 
   template <class Return, class... Args>
   Return call(c10::DispatchKeySet keys, Args... args) const {

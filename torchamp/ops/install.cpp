@@ -54,6 +54,7 @@ struct Registry {
     detail::add_half_composites(table);
     detail::add_half_elements(table);
     detail::add_half_more_layers(table);
+    detail::add_softmax(table);
     for (const detail::OpKernel& kernel : table) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),
@@ -67,11 +68,15 @@ struct Registry {
     const bool all = environment() == "all";
     detail::set_widens_half(all || !detail::has_fp16_arithmetic());
     detail::read_choices_environment();
-    for (Op& op : ops) put_on(op, all);
+    for (Op& op : ops) look(op, all);  // before any of ours stands there
+    for (Op& op : ops) put_on(op);
+    detail::kernels_are_on = true;
     is_installed = true;
   }
 
-  static void put_on(Op& op, bool all) {
+  static void look(Op& op, bool all) {
+    op.state = OpState::kReplaced;
+    if (!op.registrations.empty()) return;
     if (!op.handle.has_value()) {
       op.state = OpState::kNotInLibTorch;
       return;
@@ -80,18 +85,22 @@ struct Registry {
       op.state = OpState::kNotNeeded;
       return;
     }
-    op.other = detail::others_kernel(*op.handle);
+    op.other = detail::others_kernel(*op.handle, op.kernel.key);
     if (op.kernel.is_composite && op.handle->hasKernelForDispatchKey(kAbove)) {
       op.other = "a kernel on AutogradCPU";
     }
-    if (!op.other.empty()) {
-      op.state = OpState::kOthers;
-      return;
-    }
-    op.kernel.before->take(*op.handle);
-    op.registrations.push_back(put_on(op, c10::DispatchKey::CPU));
+    if (!op.other.empty()) op.state = OpState::kOthers;
+  }
+
+  static void put_on(Op& op) {
+    if (op.state != OpState::kReplaced || !op.registrations.empty()) return;
+    op.kernel.before->take(*op.handle, op.kernel.key);
+    op.registrations.push_back(put_on(op, op.kernel.key));
     if (op.kernel.is_composite) op.registrations.push_back(put_on(op, kAbove));
-    op.state = OpState::kReplaced;
+  }
+
+  static bool is_covered(const Op& op) {
+    return detail::active_kernel(*op.handle, op.kernel.key).find(kOurs) == std::string::npos;
   }
 
   static c10::RegistrationHandleRAII put_on(const Op& op, c10::DispatchKey key) {
@@ -100,8 +109,11 @@ struct Registry {
   }
 
   void take_off() {
+    detail::kernels_are_on = false;
     for (Op& op : ops) {
-      op.registrations.clear();
+      const bool stays = !op.registrations.empty() &&
+                         op.kernel.key == c10::DispatchKey::AutocastCPU && is_covered(op);
+      if (!stays) op.registrations.clear();
       op.state = op.handle.has_value() ? OpState::kLibTorch : OpState::kNotInLibTorch;
       op.other.clear();
     }
@@ -200,12 +212,13 @@ std::vector<ReplacedOp> list() {
     ReplacedOp row;
     row.name = op.kernel.name;
     if (*op.kernel.overload_name != '\0') row.name += std::string(".") + op.kernel.overload_name;
+    if (op.kernel.key == c10::DispatchKey::AutocastCPU) row.name += " under autocast";
     row.dtypes = op.kernel.dtypes;
     row.reason = op.kernel.reason;
     row.state = op.state;
     row.other = op.other;
-    if (op.state == OpState::kReplaced) {
-      const std::string active = detail::cpu_kernel(*op.handle);
+    if (all.is_installed && op.state == OpState::kReplaced) {
+      const std::string active = detail::active_kernel(*op.handle, op.kernel.key);
       if (active.find(kOurs) == std::string::npos) {
         row.state = OpState::kCovered;
         row.other = active;

@@ -13,9 +13,9 @@ namespace torchamp::ops {
 /// programs run them. Does nothing where that is done already, or where the environment variable
 /// TORCHAMP_OPS is "off". With "all" it also replaces what a CPU with fp16 arithmetic need not.
 ///
-/// Dtypes:  float16 tensors are computed in float32 and rounded once, at the store. Calls with
-///          other dtypes, or that an op would refuse, go to LibTorch's own kernel unchanged.
-/// Devices: CPU. Autograd and other devices are untouched.
+/// Dtypes:  what the rows of list() say, computed in float32 and rounded once, at the store. Calls
+///          with other dtypes, or that an op would refuse, go to LibTorch's own kernel unchanged.
+/// Devices: CPU; others are untouched.
 /// Threads: any; but an op that another thread runs meanwhile may take either kernel.
 /// Errors:  base::UsageError where TORCHAMP_OPS has another value than on, off and all.
 /// Returns: installed().
@@ -53,7 +53,7 @@ enum class OpState {
 
 /// A row of the list of ops.
 struct ReplacedOp {
-  std::string name;    ///< "aten::addmm.out"
+  std::string name;    ///< "aten::addmm.out"; "aten::cross_entropy_loss under autocast"
   std::string dtypes;  ///< of the tensors whose kernel is replaced: "float32, bfloat16"
   std::string reason;  ///< why, as a clause: "LibTorch has no fp16 kernel"
   OpState state = OpState::kLibTorch;

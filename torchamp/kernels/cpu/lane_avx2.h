@@ -148,6 +148,23 @@ inline Lane<float> estimated_sqrt(Lane<float> a) {
   }
   return {root};
 }
+// a > b ? a : b, so b where one of them is NaN.
+inline Lane<float> larger(Lane<float> a, Lane<float> b) { return {_mm256_max_ps(a.x, b.x)}; }
+inline Lane<float> smaller(Lane<float> a, Lane<float> b) { return {_mm256_min_ps(a.x, b.x)}; }
+// x < 0 ? a : b
+inline Lane<float> if_negative(Lane<float> x, Lane<float> a, Lane<float> b) {
+  return {_mm256_blendv_ps(b.x, a.x, _mm256_cmp_ps(x.x, _mm256_setzero_ps(), _CMP_LT_OQ))};
+}
+// a * 2^n for a in [0.5, 2], n a whole number from -150 to 128; rounded once, subnormals too.
+inline Lane<float> times_power_of_2(Lane<float> a, Lane<float> n) {
+  const __m256i whole = _mm256_cvtps_epi32(n.x);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const auto power = [&](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, bias), 23));
+  };
+  return {_mm256_mul_ps(_mm256_mul_ps(a.x, power(half)), power(_mm256_sub_epi32(whole, half)))};
+}
 inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   // max gives b where one is NaN, so a NaN in a is put back.
   const __m256 a_is_nan = _mm256_cmp_ps(a.x, a.x, _CMP_UNORD_Q);

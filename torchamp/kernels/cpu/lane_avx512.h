@@ -138,6 +138,17 @@ inline Lane<float> estimated_sqrt(Lane<float> a) {
   if (usual != 0xFFFF) root = _mm512_mask_sqrt_ps(root, static_cast<__mmask16>(~usual), a.x);
   return {root};
 }
+// a > b ? a : b, so b where one of them is NaN.
+inline Lane<float> larger(Lane<float> a, Lane<float> b) { return {_mm512_max_ps(a.x, b.x)}; }
+inline Lane<float> smaller(Lane<float> a, Lane<float> b) { return {_mm512_min_ps(a.x, b.x)}; }
+// x < 0 ? a : b
+inline Lane<float> if_negative(Lane<float> x, Lane<float> a, Lane<float> b) {
+  return {_mm512_mask_mov_ps(b.x, _mm512_cmp_ps_mask(x.x, _mm512_setzero_ps(), _CMP_LT_OQ), a.x)};
+}
+// a * 2^n for a in [0.5, 2], n a whole number from -150 to 128; rounded once, subnormals too.
+inline Lane<float> times_power_of_2(Lane<float> a, Lane<float> n) {
+  return {_mm512_scalef_ps(a.x, n.x)};
+}
 inline Lane<float> max_or_nan(Lane<float> a, Lane<float> b) {
   // max gives b where one is NaN, so a NaN in a is put back.
   const __mmask16 a_is_nan = _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q);

@@ -69,6 +69,21 @@ inline Lane<float> estimated_sqrt(Lane<float> a) {
 #endif
   return sqrt(a);
 }
+// a > b ? a : b, so b where one of them is NaN.
+inline Lane<float> larger(Lane<float> a, Lane<float> b) { return {a.x > b.x ? a.x : b.x}; }
+inline Lane<float> smaller(Lane<float> a, Lane<float> b) { return {a.x < b.x ? a.x : b.x}; }
+// x < 0 ? a : b
+inline Lane<float> if_negative(Lane<float> x, Lane<float> a, Lane<float> b) {
+  return {x.x < 0.0F ? a.x : b.x};
+}
+// a * 2^n for a in [0.5, 2], n a whole number from -150 to 128; rounded once, subnormals too.
+inline Lane<float> times_power_of_2(Lane<float> a, Lane<float> n) {
+  if (!(n.x >= -150.0F)) return {a.x * n.x};  // n is NaN
+  const auto whole = static_cast<int32_t>(n.x);
+  const int32_t half = whole >> 1;
+  const auto power = [](int32_t e) { return float_of(static_cast<uint32_t>(e + 127) << 23); };
+  return {a.x * power(half) * power(whole - half)};
+}
 // The larger; NaN where one of them is.
 template <typename T>
 Lane<T> max_or_nan(Lane<T> a, Lane<T> b) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "torchamp/kernels/cpu/image_ops.h"
+#include "torchamp/kernels/cpu/row_ops.h"
 #include "torchamp/kernels/formula/adam.h"
 #include "torchamp/kernels/formula/lamb.h"
 #include "torchamp/kernels/formula/sgd.h"
@@ -86,6 +87,7 @@ struct KernelTable {
   /// that is not Intel's.
   void (*estimated_roots)(int64_t count, float* x);
   ImageKernels image;
+  RowKernels rows;
 };
 
 /// All tables of this build, the plainest first.

@@ -11,6 +11,7 @@
 #include "torchamp/kernels/convert.h"
 #include "torchamp/kernels/cpu/block8.inl.h"
 #include "torchamp/kernels/cpu/image_ops.inl.h"
+#include "torchamp/kernels/cpu/row_ops.inl.h"
 #include "torchamp/kernels/cpu/table.h"
 
 namespace torchamp::kernels {
@@ -588,8 +589,10 @@ void estimated_roots(int64_t count, float* x) {
 }
 
 constexpr KernelTable make_table(const char* name, bool (*runs_here)()) {
-  return {name,           runs_here, measure, multiply,        adam,         sgd, lamb_moments_any,
-          lamb_apply_any, read,      write,   estimated_roots, image_kernels};
+  return {name,         runs_here, measure,          multiply,
+          adam,         sgd,       lamb_moments_any, lamb_apply_any,
+          read,         write,     estimated_roots,  image_kernels,
+          row_kernels()};
 }
 
 }  // namespace
