@@ -55,6 +55,8 @@ struct Registry {
     detail::add_half_elements(table);
     detail::add_half_more_layers(table);
     detail::add_softmax(table);
+    detail::add_gelu(table);
+    detail::add_layer_norm(table);
     for (const detail::OpKernel& kernel : table) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),

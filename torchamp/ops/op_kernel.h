@@ -65,5 +65,7 @@ void add_half_composites(std::vector<OpKernel>& table);
 void add_half_elements(std::vector<OpKernel>& table);
 void add_half_more_layers(std::vector<OpKernel>& table);
 void add_softmax(std::vector<OpKernel>& table);
+void add_gelu(std::vector<OpKernel>& table);
+void add_layer_norm(std::vector<OpKernel>& table);
 
 }  // namespace torchamp::ops::detail

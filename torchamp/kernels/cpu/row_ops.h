@@ -36,6 +36,25 @@ struct CrossEntropyGrad {
   int64_t target = 0;
 };
 
+/// A layer norm over each row. weight and bias may be null: 1 and 0.
+struct LayerNorm {
+  Rows x, out;  ///< of one storage
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  double eps = 0;
+  float* mean = nullptr;  ///< written: one a row
+  float* rstd = nullptr;  ///< written: 1 / sqrt(variance + eps)
+};
+
+struct LayerNormGrad {
+  Rows grad, x, out;              ///< of one storage; `out`, the gradient of x, may have no data
+  const float* weight = nullptr;  ///< may be null: 1
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  float* sum_of_weight = nullptr;  ///< rows are added to it, one number a column; or null
+  float* sum_of_bias = nullptr;    ///< null as sum_of_weight is
+};
+
 /// Arrays that are indexed by row or column begin with the first of the matrix.
 struct RowKernels {
   void (*log_sums)(const Rows& x, int64_t columns, RowRange rows, LogSum* sums);
@@ -51,6 +70,13 @@ struct RowKernels {
   void (*cross_entropy_backward)(const Rows& x, const LogSum* sums, const CrossEntropyGrad* grads,
                                  const float* weight, const Rows& out, int64_t columns,
                                  RowRange rows);
+  /// Of kF32, kBf16 or kF16 numbers; formula/gelu.h. `out` may be `x`.
+  void (*gelu)(Storage storage, bool is_tanh, const void* x, void* out, int64_t count);
+  /// grad times the derivative at x; `out` may be `grad`.
+  void (*gelu_backward)(Storage storage, bool is_tanh, const void* grad, const void* x, void* out,
+                        int64_t count);
+  void (*layer_norm)(const LayerNorm& norm, int64_t columns, RowRange rows);
+  void (*layer_norm_backward)(const LayerNormGrad& norm, int64_t columns, RowRange rows);
 };
 
 }  // namespace torchamp::kernels

@@ -107,6 +107,13 @@ Sixteen load_16(const E* from, int64_t count, float pad) {
   return count == 16 ? Sixteen::load(from) : Sixteen::load(from, count, pad);
 }
 
+// The first `count` numbers, then zeros.
+Sixteen cut(const Sixteen& x, int64_t count) {
+  float all[16] = {};
+  x.store(all, count);
+  return Sixteen::load(all);
+}
+
 // The sum over a row of f(index, count): in float32 for a block, of blocks in double.
 template <typename F>
 double sum_over_row(int64_t n, F&& f) {

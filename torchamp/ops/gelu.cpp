@@ -1,0 +1,93 @@
+// GELU of both kinds, in float32 and rounded once.
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/gelu_backward_ops.h>
+#include <ATen/ops/gelu_ops.h>
+
+#include "torchamp/kernels/cpu/table.h"
+#include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/rows.h"
+
+namespace torchamp::ops::detail {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+bool is_gelu(c10::string_view approximate) {
+  return approximate == "none" || approximate == "tanh";
+}
+
+// Any order of dimensions, as long as the numbers lie in one piece.
+bool is_dense(const at::Tensor& x) {
+  return is_plain_float(x) && x.numel() > 0 && x.is_non_overlapping_and_dense();
+}
+
+template <typename T>
+T* moved(T* data, const at::Tensor& tensor, int64_t elements) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return static_cast<Byte*>(data) + elements * static_cast<int64_t>(tensor.element_size());
+}
+
+struct Gelu {
+  static inline Before before;
+
+  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& self,
+                         c10::string_view approximate) {
+    if (!is_gelu(approximate) || !is_dense(self)) {
+      return before.call<at::Tensor, const at::Tensor&, c10::string_view>(keys, self, approximate);
+    }
+    const KernelsOnly kernels_only;
+    at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
+    const kernels::Storage storage = storage_of(self.scalar_type());
+    const auto kernel = kernels::cpu_table().rows.gelu;
+    const void* from = self.const_data_ptr();
+    void* to = out.mutable_data_ptr();
+    at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernel(storage, approximate == "tanh", moved(from, self, begin), moved(to, out, begin),
+             end - begin);
+    });
+    return out;
+  }
+};
+
+struct GeluBackward {
+  static inline Before before;
+
+  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& grad_output,
+                         const at::Tensor& self, c10::string_view approximate) {
+    const bool is_ours = is_gelu(approximate) && is_dense(self) && is_dense(grad_output) &&
+                         grad_output.scalar_type() == self.scalar_type() &&
+                         grad_output.sizes() == self.sizes() &&
+                         grad_output.strides() == self.strides();
+    if (!is_ours) {
+      return before.call<at::Tensor, const at::Tensor&, const at::Tensor&, c10::string_view>(
+          keys, grad_output, self, approximate);
+    }
+    const KernelsOnly kernels_only;
+    at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
+    const kernels::Storage storage = storage_of(self.scalar_type());
+    const auto kernel = kernels::cpu_table().rows.gelu_backward;
+    const void* grad = grad_output.const_data_ptr();
+    const void* from = self.const_data_ptr();
+    void* to = out.mutable_data_ptr();
+    at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      kernel(storage, approximate == "tanh", moved(grad, self, begin), moved(from, self, begin),
+             moved(to, out, begin), end - begin);
+    });
+    return out;
+  }
+};
+
+constexpr const char* kReason = "one exponential a number, and one rounding";
+
+}  // namespace
+
+void add_gelu(std::vector<OpKernel>& table) {
+  table.push_back(op_kernel<at::_ops::gelu, Gelu>(kFloat32And16Bits, kReason, false));
+  table.push_back(
+      op_kernel<at::_ops::gelu_backward, GeluBackward>(kFloat32And16Bits, kReason, false));
+}
+
+}  // namespace torchamp::ops::detail
