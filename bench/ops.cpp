@@ -89,6 +89,49 @@ void add_image_layers(std::vector<Work>& works) {
   }
 }
 
+// What a GPT of width 512 with 8192 tokens computes of 8x256 tokens beside matrix products.
+void add_rows(std::vector<Work>& works) {
+  for (const auto dtype : kDtypes) {
+    const Tensor hidden = torch::randn({2048, 2048}).to(dtype);
+    for (const char* kind : {"tanh", "none"}) {
+      const std::string name = std::string("gelu ") + kind;
+      works.push_back(
+          {label(name.c_str(), hidden), 2 * bytes_of(hidden), [=] { torch::gelu(hidden, kind); }});
+      works.push_back({label((name + " backward").c_str(), hidden), 3 * bytes_of(hidden),
+                       [=] { torch::gelu_backward(hidden, hidden, kind); }});
+    }
+    const Tensor x = torch::randn({2048, 512}).to(dtype), weight = torch::rand({512});
+    const auto saved = torch::native_layer_norm(x, {512}, weight, weight, 1e-5);
+    works.push_back({label("layer_norm", x), 2 * bytes_of(x),
+                     [=] { torch::native_layer_norm(x, {512}, weight, weight, 1e-5); }});
+    works.push_back({label("layer_norm backward", x), 3 * bytes_of(x), [=] {
+                       torch::native_layer_norm_backward(x, x, {512}, std::get<1>(saved),
+                                                         std::get<2>(saved), weight, weight,
+                                                         {true, true, true});
+                     }});
+    const Tensor logits = torch::randn({2048, 8192}).to(dtype);
+    const Tensor target = torch::randint(8192, {2048}, torch::kLong);
+    const Tensor log_probabilities = torch::log_softmax(logits, 1);
+    works.push_back({label("log_softmax", logits), 2 * bytes_of(logits),
+                     [=] { torch::log_softmax(logits, 1); }});
+    works.push_back({label("log_softmax backward", logits), 3 * bytes_of(logits), [=] {
+                       torch::_log_softmax_backward_data(logits, log_probabilities, 1,
+                                                         logits.scalar_type());
+                     }});
+    works.push_back(
+        {label("cross entropy under autocast, both ways", logits), 3 * bytes_of(logits), [=] {
+           const torch::AutoGradMode grad_mode(true);
+           const Tensor leaf = logits.detach().requires_grad_();
+           Tensor loss;
+           {
+             const torchamp::Autocast region(torch::kCPU, torch::kBFloat16);
+             loss = torch::cross_entropy_loss(leaf, target);
+           }
+           torch::autograd::grad({loss}, {leaf});
+         }});
+  }
+}
+
 double milliseconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
@@ -138,6 +181,7 @@ int main(int argc, char** argv) {
   const torch::NoGradGuard no_grad;
   std::vector<Work> works;
   add_image_layers(works);
+  add_rows(works);
   const double copy_rate = rate_of_copy();
   std::printf("LibTorch %s, %d threads, %s; a copy moves %.1f GB/s\n", TORCH_VERSION,
               at::get_num_threads(), at::get_cpu_capability().c_str(), copy_rate);

@@ -135,12 +135,13 @@ class ColumnSums {
   at::Tensor total(bool is_second, const Optional& like) {
     const at::Tensor result = at::empty(like->sizes(), like->options().dtype(at::kFloat));
     auto* to = result.mutable_data_ptr<float>();
-    for (int64_t column = 0; column < shape_.C; ++column) {
-      double sum = 0.0;
-      for (int64_t part = 0; part < num_parts_; ++part) {
-        sum += (is_second ? second(part) : first(part))[column];
-      }
-      to[column] = static_cast<float>(sum);
+    std::vector<double> totals(static_cast<size_t>(shape_.C), 0.0);
+    for (int64_t part = 0; part < num_parts_; ++part) {
+      const float* of_part = is_second ? second(part) : first(part);
+      for (size_t column = 0; column < totals.size(); ++column) totals[column] += of_part[column];
+    }
+    for (size_t column = 0; column < totals.size(); ++column) {
+      to[column] = static_cast<float>(totals[column]);
     }
     return result.to(like->scalar_type());
   }
@@ -160,7 +161,8 @@ struct NativeLayerNormBackward {
                     const at::Tensor& rstd, const Optional& weight, const Optional& bias,
                     std::array<bool, 3> output_mask) {
     const std::optional<Shape> shape = shape_of(input, normalized_shape);
-    if (!shape.has_value() ||
+    // In float32 LibTorch's is the faster one.
+    if (!shape.has_value() || input.scalar_type() == at::kFloat ||
         !is_taken(grad_out, input, mean, rstd, weight, bias, *shape, output_mask)) {
       return before
           .call<Three, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, const at::Tensor&,
@@ -233,7 +235,7 @@ void add_layer_norm(std::vector<OpKernel>& table) {
   table.push_back(
       op_kernel<at::_ops::native_layer_norm, NativeLayerNorm>(kFloat32And16Bits, kReason, false));
   table.push_back(op_kernel<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>(
-      kFloat32And16Bits, kReason, false));
+      "bfloat16, float16", kReason, false));
 }
 
 }  // namespace torchamp::ops::detail

@@ -50,20 +50,28 @@ void layer_norm_backward(const LayerNormGrad& norm, int64_t columns, RowRange ro
         const Sixteen g = load_16(grad + i, count, 0.0F);
         return norm.weight == nullptr ? g : g * load_16(norm.weight + i, count, 0.0F);
       };
-      if (norm.sum_of_weight != nullptr) {
-        for_each_16(columns, [&](int64_t i, int64_t count) {
+      // Both sums of the row, as sum_over_row() has them, and those of its columns in one go.
+      double sum = 0.0, dot = 0.0;
+      for (int64_t begin = 0; begin < columns; begin += kBlockOfRow) {
+        const int64_t length = columns - begin < kBlockOfRow ? columns - begin : kBlockOfRow;
+        Sixteen sums = Sixteen::all(0.0F), dots = Sixteen::all(0.0F);
+        for_each_16(length, [&](int64_t k, int64_t count) {
+          const int64_t i = begin + k;
+          const Sixteen h = normalized(i, count);
+          const Sixteen g = weighted(i, count);
+          sums = sums + g;
+          dots = fma(g, h, dots);
+          if (norm.sum_of_weight == nullptr) return;
           float* of_weight = norm.sum_of_weight + i;
           float* of_bias = norm.sum_of_bias + i;
-          const Sixteen g = load_16(grad + i, count, 0.0F);
-          fma(g, normalized(i, count), load_16(of_weight, count, 0.0F)).store(of_weight, count);
-          (load_16(of_bias, count, 0.0F) + g).store(of_bias, count);
+          const Sixteen unweighted = load_16(grad + i, count, 0.0F);
+          fma(unweighted, h, load_16(of_weight, count, 0.0F)).store(of_weight, count);
+          (load_16(of_bias, count, 0.0F) + unweighted).store(of_bias, count);
         });
+        sum += sum_of(sums);
+        dot += sum_of(dots);
       }
       if (norm.out.data == nullptr) continue;
-      const double sum = sum_over_row(columns, weighted);
-      const double dot = sum_over_row(columns, [&](int64_t i, int64_t count) {
-        return weighted(i, count) * normalized(i, count);
-      });
       const auto count_of_row = static_cast<double>(columns);
       const Sixteen mean_of_g = Sixteen::all(static_cast<float>(sum / count_of_row));
       const Sixteen minus_mean_of_gh = Sixteen::all(-static_cast<float>(dot / count_of_row));

@@ -114,10 +114,12 @@ Sixteen cut(const Sixteen& x, int64_t count) {
   return Sixteen::load(all);
 }
 
+// Numbers of a row that are summed in float32.
+constexpr int64_t kBlockOfRow = 4096;
+
 // The sum over a row of f(index, count): in float32 for a block, of blocks in double.
 template <typename F>
 double sum_over_row(int64_t n, F&& f) {
-  constexpr int64_t kBlockOfRow = 4096;
   double total = 0.0;
   for (int64_t begin = 0; begin < n; begin += kBlockOfRow) {
     const int64_t length = n - begin < kBlockOfRow ? n - begin : kBlockOfRow;
