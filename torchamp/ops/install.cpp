@@ -57,6 +57,8 @@ struct Registry {
     detail::add_softmax(table);
     detail::add_gelu(table);
     detail::add_layer_norm(table);
+    detail::add_relu(table);
+    detail::add_max_pool(table);
     for (const detail::OpKernel& kernel : table) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),

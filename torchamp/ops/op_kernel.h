@@ -67,5 +67,7 @@ void add_half_more_layers(std::vector<OpKernel>& table);
 void add_softmax(std::vector<OpKernel>& table);
 void add_gelu(std::vector<OpKernel>& table);
 void add_layer_norm(std::vector<OpKernel>& table);
+void add_relu(std::vector<OpKernel>& table);
+void add_max_pool(std::vector<OpKernel>& table);
 
 }  // namespace torchamp::ops::detail

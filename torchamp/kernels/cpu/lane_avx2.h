@@ -33,6 +33,12 @@ struct Lane<float> {
                      _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   void to_bf16(uint16_t* to) const { narrow(nearest_bf16(x), to); }
+  Lane rounded_bf16() const {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(nearest_bf16(x), 16))};
+  }
+  Lane rounded_f16() const {
+    return {_mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};
+  }
   void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i rounded = _mm256_srli_epi32(
@@ -193,20 +199,30 @@ inline void store_whole(Lane<float> a, int64_t* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4),
                       _mm256_cvtepu32_epi64(_mm256_extracti128_si256(whole, 1)));
 }
-// g where the index is `place`, else 0; `count` goes up by their number.
-inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
-                                 int64_t& count) {
-  const auto equal_to = [wanted = _mm256_set1_epi64x(place)](const int64_t* from) {
-    return _mm256_castsi256_ps(
-        _mm256_cmpeq_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), wanted));
-  };
-  // The even halves of 64 bits: 0 1 4 5 | 2 3 6 7, then in order.
-  const __m256 mixed = _mm256_shuffle_ps(equal_to(indices), equal_to(indices + 4), 0x88);
-  const __m256 equal =
-      _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), _MM_SHUFFLE(3, 1, 2, 0)));
-  count += __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(equal)));
-  return {_mm256_and_ps(equal, g.x)};
-}
+// Takes g where the index is `place`, else 0, and counts what it took.
+struct IndexMatches {
+  __m256i counts = _mm256_setzero_si256();
+  Lane<float> take(const int64_t* indices, int64_t place, Lane<float> g) {
+    const __m256i wanted = _mm256_set1_epi64x(place);
+    const auto equal_to = [wanted](const int64_t* from) {
+      return _mm256_castsi256_ps(
+          _mm256_cmpeq_epi64(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), wanted));
+    };
+    // Even halves of 64 bits: 0 1 4 5 | 2 3 6 7, then in order.
+    const __m256 mixed = _mm256_shuffle_ps(equal_to(indices), equal_to(indices + 4), 0x88);
+    const __m256d ordered = _mm256_permute4x64_pd(_mm256_castps_pd(mixed), _MM_SHUFFLE(3, 1, 2, 0));
+    const __m256 equal = _mm256_castpd_ps(ordered);
+    counts = _mm256_sub_epi32(counts, _mm256_castps_si256(equal));
+    return {_mm256_and_ps(equal, g.x)};
+  }
+  int64_t count() const {
+    int32_t of_lanes[8];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(of_lanes), counts);
+    int64_t sum = 0;
+    for (const int32_t each : of_lanes) sum += each;
+    return sum;
+  }
+};
 
 inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm256_add_pd(a.x, b.x)}; }
 inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm256_sub_pd(a.x, b.x)}; }

@@ -29,6 +29,12 @@ struct Lane<float> {
     store16(to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   }
   void to_bf16(uint16_t* to) const { store16(to, _mm512_cvtepi32_epi16(nearest_bf16(x))); }
+  Lane rounded_bf16() const {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(nearest_bf16(x), 16))};
+  }
+  Lane rounded_f16() const {
+    return {_mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))};
+  }
   void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i rounded = _mm512_srli_epi32(
@@ -175,16 +181,19 @@ inline void store_whole(Lane<float> a, int64_t* to) {
   _mm512_storeu_si512(to, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(whole)));
   _mm512_storeu_si512(to + 8, _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32(whole, 1)));
 }
-// g where the index is `place`, else 0; `count` goes up by their number.
-inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
-                                 int64_t& count) {
-  const __m512i wanted = _mm512_set1_epi64(place);
-  const unsigned low = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices), wanted);
-  const unsigned high = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices + 8), wanted);
-  const unsigned equal = low | high << 8U;
-  count += __builtin_popcount(equal);
-  return {_mm512_maskz_mov_ps(static_cast<__mmask16>(equal), g.x)};
-}
+// Takes g where the index is `place`, else 0, and counts what it took.
+struct IndexMatches {
+  __m512i counts = _mm512_setzero_si512();
+  Lane<float> take(const int64_t* indices, int64_t place, Lane<float> g) {
+    const __m512i wanted = _mm512_set1_epi64(place);
+    const __mmask8 low = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices), wanted);
+    const __mmask8 high = _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(indices + 8), wanted);
+    const __mmask16 equal = _mm512_kunpackb(high, low);
+    counts = _mm512_mask_add_epi32(counts, equal, counts, _mm512_set1_epi32(1));
+    return {_mm512_maskz_mov_ps(equal, g.x)};
+  }
+  int64_t count() const { return _mm512_reduce_add_epi32(counts); }
+};
 
 inline Lane<double> operator+(Lane<double> a, Lane<double> b) { return {_mm512_add_pd(a.x, b.x)}; }
 inline Lane<double> operator-(Lane<double> a, Lane<double> b) { return {_mm512_sub_pd(a.x, b.x)}; }

@@ -26,6 +26,8 @@ struct Lane {
   static Lane from_f16(const uint16_t* from) { return {kernels::from_f16(*from)}; }
   void to_bf16(uint16_t* to) const { *to = kernels::to_bf16(x); }
   void to_f16(uint16_t* to) const { *to = kernels::to_f16(x); }
+  Lane rounded_bf16() const { return {kernels::from_bf16(kernels::to_bf16(x))}; }
+  Lane rounded_f16() const { return {kernels::from_f16(kernels::to_f16(x))}; }
   void to_bf16_by_chance(uint16_t* to, uint64_t key, uint64_t index) const {
     *to = kernels::to_bf16_by_chance(x, random_bits(key, index));
   }
@@ -101,13 +103,16 @@ inline void take_larger(Lane<float> x, Lane<float> here, Lane<float>& largest, L
 }
 // Whole numbers from 0 to 2^24.
 inline void store_whole(Lane<float> a, int64_t* to) { *to = static_cast<int64_t>(a.x); }
-// g where the index is `place`, else 0; `count` goes up by their number.
-inline Lane<float> take_if_equal(const int64_t* indices, int64_t place, Lane<float> g,
-                                 int64_t& count) {
-  if (*indices != place) return {0};
-  ++count;
-  return g;
-}
+// Takes g where the index is `place`, else 0, and counts what it took.
+struct IndexMatches {
+  int64_t counts = 0;
+  Lane<float> take(const int64_t* indices, int64_t place, Lane<float> g) {
+    if (*indices != place) return {0};
+    ++counts;
+    return g;
+  }
+  int64_t count() const { return counts; }
+};
 
 // Sixteen running sums of squares: element i goes to sum i % 16.
 template <typename T>

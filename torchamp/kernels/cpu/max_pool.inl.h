@@ -69,43 +69,50 @@ void max_pool(const MaxPool& pool, const void* x, void* y, int64_t* indices, Ran
                [&]<Storage kStorage>() { max_pool_rows<kStorage>(pool, x, y, indices, rows); });
 }
 
-// The windows that reach a pixel, along one side: they begin at `first`, come every `step`, and are
-// `count`. With dilation not every window between is one; those hold no index of the pixel.
-struct Reach {
-  Reach(int64_t pixel, int64_t stride, int64_t padding, int64_t kernel, int64_t dilation,
-        int64_t output_size) {
-    const int64_t span = (kernel - 1) * dilation;
-    const int64_t from = pixel + padding - span;
-    first = from <= 0 ? 0 : (from + stride - 1) / stride;
-    last = smaller((pixel + padding) / stride + 1, output_size);
+// The windows that reach a pixel, along one side, for pixels in ascending order. With dilation not
+// all of them hold the pixel; then no index of theirs names it.
+class Reach {
+ public:
+  Reach(int64_t stride, int64_t padding, int64_t kernel, int64_t dilation, int64_t output_size)
+      : stride_(stride),
+        padding_(padding),
+        span_((kernel - 1) * dilation),
+        output_size_(output_size) {}
+  void move_to(int64_t pixel) {
+    while (first * stride_ - padding_ + span_ < pixel) ++first;
+    while (last < output_size_ && last * stride_ - padding_ <= pixel) ++last;
   }
-  int64_t first, last;
+  int64_t first = 0, last = 0;
+
+ private:
+  int64_t stride_, padding_, span_, output_size_;
 };
 
 template <Storage kStorage>
 L rounded(L x) {
-  if constexpr (kStorage == Storage::kF32) return x;
-  uint16_t bits[kWidth];
-  store<kStorage>(x, bits, 0);
-  return load<kStorage>(bits, 0);
+  if constexpr (kStorage == Storage::kBf16) return x.rounded_bf16();
+  if constexpr (kStorage == Storage::kF16) return x.rounded_f16();
+  return x;
 }
 
 // LibTorch rounds each sum to the storage, so we do. One of 0 and a number needs no rounding, and
 // the last is rounded by the store.
 template <Storage kStorage, int kLanes>
-int64_t grad_of_pixel(const MaxPool& pool, const void* grad, const int64_t* indices,
-                      const Reach& vertical, const Reach& horizontal, int64_t pixel, int64_t c,
-                      void* to, int64_t to_pixel) {
+void grad_of_pixel(const MaxPool& pool, const void* grad, const int64_t* indices,
+                   const Reach& vertical, const Reach& horizontal, int64_t pixel, int64_t c,
+                   void* to, int64_t to_pixel, IndexMatches& matches) {
   L sum[kLanes];
   for (int i = 0; i < kLanes; ++i) sum[i] = L::all(0);
-  int64_t count = 0, num_placed = 0;
+  int64_t count = 0;
   for (int64_t row = vertical.first; row < vertical.last; ++row) {
     for (int64_t column = horizontal.first; column < horizontal.last; ++column) {
+      if (count > 1) {
+        for (int i = 0; i < kLanes; ++i) sum[i] = rounded<kStorage>(sum[i]);
+      }
       const int64_t at = (row * pool.output_width + column) * pool.channels + c;
       for (int i = 0; i < kLanes; ++i) {
-        if (count > 1) sum[i] = rounded<kStorage>(sum[i]);
-        sum[i] = sum[i] + take_if_equal(indices + at + i * kWidth, pixel,
-                                        load<kStorage>(grad, at + i * kWidth), num_placed);
+        sum[i] = sum[i] + matches.take(indices + at + i * kWidth, pixel,
+                                       load<kStorage>(grad, at + i * kWidth));
       }
       ++count;
     }
@@ -113,7 +120,6 @@ int64_t grad_of_pixel(const MaxPool& pool, const void* grad, const int64_t* indi
   for (int i = 0; i < kLanes; ++i) {
     store<kStorage>(sum[i], to, to_pixel * pool.channels + c + i * kWidth);
   }
-  return num_placed;
 }
 
 template <Storage kStorage>
@@ -125,17 +131,21 @@ int64_t max_pool_backward_rows(const MaxPool& pool, const void* grad, const int6
     const int64_t image = row / pool.height, y = row % pool.height;
     const auto* grad_of_image =
         static_cast<const char*>(grad) + image * output_count * bytes_per_element(kStorage);
-    const Reach vertical(y, pool.stride_height, pool.padding_height, pool.kernel_height,
-                         pool.dilation_height, pool.output_height);
+    Reach vertical(pool.stride_height, pool.padding_height, pool.kernel_height,
+                   pool.dilation_height, pool.output_height);
+    vertical.move_to(y);
+    Reach horizontal(pool.stride_width, pool.padding_width, pool.kernel_width, pool.dilation_width,
+                     pool.output_width);
+    IndexMatches matches;
     for (int64_t x = 0; x < pool.width; ++x) {
-      const Reach horizontal(x, pool.stride_width, pool.padding_width, pool.kernel_width,
-                             pool.dilation_width, pool.output_width);
+      horizontal.move_to(x);
       for_each_group(pool.channels, [&]<int kLanes>(int64_t c) {
-        num_placed += grad_of_pixel<kStorage, kLanes>(
-            pool, grad_of_image, indices + image * output_count, vertical, horizontal,
-            y * pool.width + x, c, grad_input, row * pool.width + x);
+        grad_of_pixel<kStorage, kLanes>(pool, grad_of_image, indices + image * output_count,
+                                        vertical, horizontal, y * pool.width + x, c, grad_input,
+                                        row * pool.width + x, matches);
       });
     }
+    num_placed += matches.count();
   }
   return num_placed;
 }
