@@ -14,6 +14,7 @@ MAY_INCLUDE = {
     "kernels": set(),
     "multi_tensor": {"kernels", "base"},
     "ops": {"kernels", "base"},
+    "nn": {"ops", "kernels", "base"},
     "checkpoint": {"base"},
     "amp": {"multi_tensor", "base"},
     "optim": {"amp/scaled_step.h", "multi_tensor", "kernels", "base"},
