@@ -143,9 +143,13 @@ class Comparison:
             for spec in work.sides:
                 children[spec.name] = Child(self.command(spec), self.environment)
                 children[spec.name].answer()
+            if not work.slow:
+                self.warm_up(list(children.values()))
+                if work.is_step:  # after few runs: later the same rounding errors have led each side elsewhere
+                    self.check_results(children, with_weights=True)
             self.take_turns(list(children.values()))
             self.check_idle(children)
-            self.check_results(children)
+            self.check_results(children, with_weights=work.slow)
             share_runs = 1 if work.slow else max(3, work.runs)
             shares = {spec.name: float(children[spec.name].ask(f"share {share_runs}")) if work.is_step else None
                       for spec in work.sides if spec.is_ours}
@@ -155,17 +159,20 @@ class Comparison:
             self.start.unlink(missing_ok=True)
         return self.rows(children, peaks, shares)
 
+    def warm_up(self, children):
+        for child in children:
+            child.turn(self.work.runs + 1, counts=False)
+
     def take_turns(self, children):
         runs, turns = self.work.runs, self.arguments.turns or self.work.turns
         if self.work.slow:
             turns = self.work.turns
         say(f"{self.work.name}: {turns} turns of {runs} runs, {len(children)} sides")
-        warmup = 0 if self.work.slow else 1
         more = 0 if self.work.slow else 1  # the first of a turn, not counted
-        for turn in range(warmup + turns):
+        for turn in range(turns):
             first = turn % len(children)
             for child in children[first:] + children[:first]:
-                child.turn(runs + more, counts=turn >= warmup)
+                child.turn(runs + more, counts=True)
 
     def check_idle(self, children):
         busy = sum(sum(map(sum, child.runs)) for child in children.values()) / 1000 * self.arguments.threads
@@ -174,7 +181,7 @@ class Comparison:
                 raise RuntimeError(f"{self.work.name}: '{name or 'ours'}' computed for {child.idle_s:.2f} s while others "
                                    f"had their turn ({busy:.1f} s of processor time in all)")
 
-    def check_results(self, children):
+    def check_results(self, children, with_weights):
         results = {}
         for spec in self.work.sides:
             if spec.checked != "nothing":
@@ -182,12 +189,15 @@ class Comparison:
                 children[spec.name].ask(f"save {file}")
                 results[spec.name] = torch.load(file, weights_only=True)
                 file.unlink()
+        for child in children.values():
+            child.cpu_at_rest = child.cpu_s()  # saving is not idling
         start = torch.load(self.start, weights_only=True)
         for spec in self.work.sides:
             if spec.name == "" or spec.name not in results:
                 continue
             if self.work.is_step:
-                problem = sides.compare_steps(results[""], results[spec.name], start, spec.checked == "first")
+                problem = sides.compare_steps(results[""], results[spec.name], start, spec.checked == "first",
+                                              with_weights)
             else:
                 problem = sides.compare_phases(results[""], results[spec.name], children[""].counted)
             if problem:

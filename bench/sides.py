@@ -131,12 +131,13 @@ def matches(name, pattern):
     return fnmatch.fnmatch(name, pattern) or name.startswith(pattern.rstrip("/") + "/")
 
 
-def compare_steps(ours, theirs, start, only_first):
+def compare_steps(ours, theirs, start, only_first, with_weights):
     """A sentence when losses or weights differ by more than rounding explains, else None.
 
     The sides round at different places (order of AdamW's arithmetic; compiled: fused kernels), and Adam's first steps
     turn a gradient's sign into a step of the learning rate, so single weights part; what must agree is the way that all
-    weights went, and the losses."""
+    weights went in a few runs, and the losses. The GPT's weights of two sides that differ by the rounding of a square root
+    are apart by 0.17 of their way after 16 runs, by 0.35 after 27 and by 0.45 after 39, with LibTorch's ops, too."""
     a, b = ours["losses"], theirs["losses"]
     if len(a) != len(b):
         return f"{len(a)} runs against {len(b)}"
@@ -146,6 +147,8 @@ def compare_steps(ours, theirs, start, only_first):
             return f"the loss of run {i + 1} is {x:.5f} against {y:.5f}"
         if only_first:
             return None
+    if not with_weights:
+        return None
     apart = gone = 0.0
     for name, begin in start["model"].items():
         if begin.is_floating_point():

@@ -66,8 +66,8 @@ class Run(unittest.TestCase):
 class Checks(unittest.TestCase):
     START = {"model": {"w": torch.zeros(4)}}
 
-    def compare(self, ours, theirs, only_first=False):
-        return sides.compare_steps(ours, theirs, self.START, only_first)
+    def compare(self, ours, theirs, only_first=False, with_weights=True):
+        return sides.compare_steps(ours, theirs, self.START, only_first, with_weights)
 
     def test_a_step_that_goes_the_same_way_passes(self):
         self.assertIsNone(self.compare(step_result([2.3, 1.0], [1.0, 2, 3, 4]), step_result([2.3, 1.001], [1.0, 2, 3, 4.01])))
@@ -79,6 +79,8 @@ class Checks(unittest.TestCase):
                     step_result([2.3], [1.0, 2, 3, 4])):
             self.assertIsNotNone(self.compare(bad, good))
         self.assertIsNone(self.compare(step_result([2.3, 9.0], [0.0] * 4), good, only_first=True))
+        other_weights = step_result([2.3, 1.0], [1.0, 2, 3, -4])
+        self.assertIsNone(self.compare(other_weights, good, with_weights=False))
 
     def test_a_phase_may_differ_by_rounding_alone(self):
         weights = torch.tensor([0.02, -0.05])
