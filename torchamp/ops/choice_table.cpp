@@ -199,7 +199,7 @@ void load_choices_state_dict(const base::StateDict& state) {
   const std::unique_lock lock(all.mutex);
   size_t num_new = 0;
   for (const Choice& each : loaded) {
-    num_new += all.places.contains(all.key(each.op, each.arguments)) ? 0 : 1;
+    num_new += all.places.contains(detail::Table::key(each.op, each.arguments)) ? 0 : 1;
   }
   if (all.choices.size() + num_new > static_cast<size_t>(kMaxChoices)) all.clear();
   for (const Choice& each : loaded) all.put(each);
