@@ -18,7 +18,9 @@ Bits relu_bits(Bits x, Bits minus_zero, Bits infinity) {
 template <typename Bits>
 Bits relu_grad_bits(Bits grad, Bits x, Bits minus_zero, Bits infinity) {
   const auto distance = static_cast<Bits>(x - minus_zero);
-  return (distance <= infinity) | (x == 0) ? Bits{0} : grad;
+  bool is_dropped = distance <= infinity;
+  is_dropped |= x == 0;  // without a branch, in vectors
+  return is_dropped ? Bits{0} : grad;
 }
 
 template <typename Bits>
