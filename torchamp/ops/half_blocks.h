@@ -35,7 +35,7 @@ struct HalfPointwise<Op, at::Tensor(const at::Tensor&, Args...)> {
     if (count <= kPart || !self.is_non_overlapping_and_dense() || !(is_alike(self, args) && ...)) {
       return to_half(run(keys, widened(self), as<Args>(widened(args))...));
     }
-    const at::Tensor out = at::empty_like(self);
+    at::Tensor out = at::empty_like(self);
     for (int64_t begin = 0; begin < count; begin += kPart) {
       const int64_t length = std::min(kPart, count - begin);
       store_half(run(keys, part(self, begin, length), as<Args>(part(args, begin, length))...),

@@ -77,8 +77,7 @@ struct HalfWhole<Op, Return(Args...)> {
     if (!HalfList::takes(args...)) {
       return before.call<Return, Args...>(keys, std::forward<Args>(args)...);
     }
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::DispatchKeySet(c10::DispatchKey::AutocastCPU));
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::DispatchKey::AutocastCPU};
     return rounded(Op::call(to_single(args)...));
   }
 };

@@ -6,6 +6,8 @@
 
 #include "torchamp/kernels/cpu/attention.h"
 #include "torchamp/kernels/cpu/bf16_product.inl.h"
+#include "torchamp/kernels/cpu/lane_avx512.h"
+#include "torchamp/kernels/formula/exponential.h"
 
 namespace torchamp::kernels {
 namespace {
@@ -28,23 +30,7 @@ __mmask16 first(int64_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xFFFFU : (1U << larger(count, 0)) - 1U);
 }
 
-// e^x to 2 units in the last place; 0 below -104 and for -inf, nan for nan. The polynomial is the
-// Taylor series of 2^f around 0 for |f| <= 1/2, whose seventh term is below 2^-24.
-__m512 exponential(__m512 x) {
-  const __m512 log2e = _mm512_set1_ps(1.44269504F);
-  const __m512 ln2_high = _mm512_set1_ps(0.693359375F), ln2_low = _mm512_set1_ps(-2.12194440e-4F);
-  const __m512 bounded =
-      _mm512_max_ps(_mm512_set1_ps(-105.0F), x);  // the second operand's nan stays
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(bounded, log2e),
-                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 r = _mm512_fnmadd_ps(n, ln2_high, bounded);
-  r = _mm512_fnmadd_ps(n, ln2_low, r);
-  __m512 y = _mm512_set1_ps(1.0F / 5040.0F);
-  constexpr float kFactors[] = {1.0F / 720.0F, 1.0F / 120.0F, 1.0F / 24.0F, 1.0F / 6.0F,
-                                0.5F,          1.0F,          1.0F};
-  for (const float factor : kFactors) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(factor));
-  return _mm512_scalef_ps(y, n);
-}
+__m512 exponential(__m512 x) { return kernels::exponential(Lane<float>{x}).x; }
 
 void store(__m256i x, uint16_t* to) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
 
@@ -105,15 +91,8 @@ void copy_rows(const Bf16Rows& rows, int64_t begin, int64_t count, int64_t lengt
   }
 }
 
-// Rounded to nearest even, numbers below the normal ones too, which the CPU's instruction drops.
-void store_rounded(__m512 x, uint16_t* to) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_srli_epi32(
-      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
-  rounded = _mm512_mask_set1_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), 0x7FC0);
-  store(_mm512_cvtepi32_epi16(rounded), to);
-}
+// Numbers below the normal ones too, which the CPU's instruction drops.
+void store_rounded(__m512 x, uint16_t* to) { Lane<float>{x}.to_bf16(to); }
 
 void store_rows(const float* from, int64_t count, int64_t length, const Bf16Rows& to,
                 int64_t begin) {
