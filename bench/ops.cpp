@@ -7,6 +7,7 @@
 // To add an op: a function that appends Works to the table in main().
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -76,16 +77,20 @@ void add_image_layers(std::vector<Work>& works) {
           {label("relu backward", x), 3 * size, [=] { torch::threshold_backward(grad, x, 0); }});
     }
     const Tensor x = image(dtype, {16, 64, 112, 112});
-    const auto pooled = torch::max_pool2d_with_indices(x, {3, 3}, {2, 2}, {1, 1});
-    const Tensor grad = torch::randn_like(std::get<0>(pooled)), indices = std::get<1>(pooled);
-    const double bytes = bytes_of(x) + bytes_of(grad) + bytes_of(indices);
-    works.push_back({label("max_pool 3/2", x), bytes, [=] {
-                       torch::max_pool2d_with_indices(x, {3, 3}, {2, 2}, {1, 1});
-                     }});
-    works.push_back({label("max_pool 3/2 backward", x), bytes, [=] {
-                       torch::max_pool2d_with_indices_backward(grad, x, {3, 3}, {2, 2}, {1, 1},
-                                                               {1, 1}, false, indices);
-                     }});
+    for (const auto& [kernel, stride, padding] :
+         std::vector<std::array<int64_t, 3>>{{3, 2, 1}, {2, 2, 0}}) {
+      const std::vector<int64_t> k(2, kernel), s(2, stride), p(2, padding), one(2, 1);
+      const auto pooled = torch::max_pool2d_with_indices(x, k, s, p);
+      const Tensor grad = torch::randn_like(std::get<0>(pooled)), indices = std::get<1>(pooled);
+      const double bytes = bytes_of(x) + bytes_of(grad) + bytes_of(indices);
+      const std::string name = "max_pool " + std::to_string(kernel) + "/" + std::to_string(stride);
+      works.push_back(
+          {label(name.c_str(), x), bytes, [=] { torch::max_pool2d_with_indices(x, k, s, p); }});
+      works.push_back({label((name + " backward").c_str(), x), bytes, [=] {
+                         torch::max_pool2d_with_indices_backward(grad, x, k, s, p, one, false,
+                                                                 indices);
+                       }});
+    }
   }
 }
 
