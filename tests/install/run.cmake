@@ -1,6 +1,6 @@
 # Runs one step of the install tests: cmake -DSTEP=... -D... -P run.cmake
 #   static    installs the build tree to WORK/static
-#   shared    builds TorchAmp shared inside another project, runs its consumer, installs to WORK/shared
+#   shared    builds TorchAmp shared inside another project (BUILD-subproject), runs its consumer, installs to WORK/shared
 #   consumer  configures, builds and runs a consumer of WORK/<KIND>, with find_package(Torch) TORCH=alone|before|after
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE failed OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -17,12 +17,14 @@ if(STEP STREQUAL "static")
   file(REMOVE_RECURSE "${WORK}/static")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/static")
 elseif(STEP STREQUAL "shared")
+  # Beside BUILD and with its flags: seen from there the sources have the same relative paths, so that a compiler cache serves.
+  set(subproject "${BUILD}-subproject")
   file(REMOVE_RECURSE "${WORK}/shared")
-  run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/install/subproject" -B "${WORK}/subproject" ${common}
-    "-DTORCHAMP_SOURCE=${SOURCE}" "-DTorch_ROOT=${TORCH_FOLDER}" "-DTORCHAMP_WERROR=${WERROR}")  # flags as in BUILD: ccache
-  run("${CMAKE_COMMAND}" --build "${WORK}/subproject")
-  run("${WORK}/subproject/consumer")
-  run("${CMAKE_COMMAND}" --install "${WORK}/subproject" --prefix "${WORK}/shared")
+  run("${CMAKE_COMMAND}" -S "${SOURCE}/tests/install/subproject" -B "${subproject}" ${common}
+    "-DTORCHAMP_SOURCE=${SOURCE}" "-DTorch_ROOT=${TORCH_FOLDER}" "-DTORCHAMP_WERROR=${WERROR}")
+  run("${CMAKE_COMMAND}" --build "${subproject}")
+  run("${subproject}/consumer")
+  run("${CMAKE_COMMAND}" --install "${subproject}" --prefix "${WORK}/shared")
 elseif(STEP STREQUAL "consumer")
   set(folder "${WORK}/consumer-${KIND}-${TORCH}")
   file(REMOVE_RECURSE "${folder}")
