@@ -33,7 +33,7 @@ trap 'on_interrupt 143' TERM
 is_installed() {  # a Debian package; a command of the same purpose that stands elsewhere on PATH is as good
   local command
   case $1 in
-    g++ | cmake | ccache | python3 | clang-format | clang-tidy | shellcheck) command=$1 ;;
+    g++ | cmake | ccache | python3 | clang-format | shellcheck) command=$1 ;;
     ninja-build) command=ninja ;;
     python3-pip) python3 -m pip --version > /dev/null 2>&1 && return 0 ;;
   esac
@@ -89,6 +89,22 @@ for line in m.requires("torch"):
   "${pip[@]}" numpy "${needed[@]}" 2> "$home/pip.log" || { cat "$home/pip.log" >&2; false; }  # else: that triton is absent
   advise "That Python installed torch but cannot import it; the reason stands above. To begin anew: rm -r $home"
   "$python" -c 'import torch; torch.nn.Linear'
+  touch "$home/complete"
+}
+
+# need_clang_tidy: $clang_tidy, of the package on PyPI. Debian's version 14 looks for findings in LibTorch's headers too, which
+# takes three quarters of its time and is thrown away; versions from 22 on leave them out.
+need_clang_tidy() {
+  local version=23.1.4
+  local home=.deps/clang-tidy-$version
+  clang_tidy=$PWD/$home/clang_tidy/data/bin/clang-tidy
+  if [[ -e $home/complete ]]; then return 0; fi
+  say "Installing clang-tidy $version into $home (150 MB, once)"
+  advise "pip's own words stand above. Are there a network and a pip index that has clang-tidy $version?"
+  rm -rf "$home"
+  mkdir -p .deps
+  PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-input --no-compile --only-binary=:all: \
+    --target "$home" "clang-tidy==$version"
   touch "$home/complete"
 }
 

@@ -19,7 +19,7 @@ constexpr size_t kMiB = 1024 * kKiB;
 
 struct Cache : BlockCache {
   Cache() { set_keeping(true); }
-  ~Cache() { empty(); }
+  ~Cache() { release(); }
   void free(void* data) { put(find(data)); }
 };
 
@@ -60,7 +60,7 @@ TEST(BlockCache, GivesTheSameBlockAgainAndCountsExactly) {
   EXPECT_EQ(now.peak_held_bytes, 13 * 256 * 1024);
   EXPECT_EQ(now.system_bytes, 13 * 256 * 1024);
   cache.free(first);
-  EXPECT_EQ(cache.empty(), 13 * 256 * kKiB);
+  EXPECT_EQ(cache.release(), 13 * 256 * kKiB);
   EXPECT_EQ(cache.statistics().cached_bytes, 0);
 }
 
@@ -135,7 +135,7 @@ TEST(BlockCache, AReusedBlockFaultsNoPageAndAGivenBackOneDoes) {
   EXPECT_GE(use(), 10);  // pages of 2 MiB, or 5120 small ones
   EXPECT_LE(use(), 2);
   EXPECT_LE(use(), 2);
-  EXPECT_EQ(cache.empty(), 20 * kMiB);
+  EXPECT_EQ(cache.release(), 20 * kMiB);
   EXPECT_GE(use(), 10);
 }
 
@@ -208,7 +208,7 @@ TEST(BlockCache, RandomUseNeverOverlaps) {
   const AllocatorStatistics now = cache.statistics();
   EXPECT_EQ(now.live_bytes, 0);
   EXPECT_EQ(now.requested_bytes, 0);
-  EXPECT_EQ(static_cast<int64_t>(cache.empty()), now.cached_bytes);
+  EXPECT_EQ(static_cast<int64_t>(cache.release()), now.cached_bytes);
 }
 
 TEST(SystemMemory, LargePiecesBeginAtAHugePage) {

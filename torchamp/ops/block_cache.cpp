@@ -61,7 +61,7 @@ void* BlockCache::take(size_t bytes) {
   }
   give_back(dropped);  // outside of the lock: the system takes its time
   void* data = map_pages(size);
-  if (data == nullptr && empty() > 0) data = map_pages(size);
+  if (data == nullptr && release() > 0) data = map_pages(size);
   if (data == nullptr) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   Block& block = blocks_[data];
@@ -195,7 +195,7 @@ size_t BlockCache::give_back(const std::vector<Piece>& pieces) {
   return bytes;
 }
 
-size_t BlockCache::empty() {
+size_t BlockCache::release() {
   std::vector<Piece> dropped;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -53,7 +53,7 @@ class BlockCache {
   void set_keeping(bool keeping);
 
   /// Gives all free blocks back; what is live begins to count as the most that was in use.
-  size_t empty();
+  size_t release();
 
   AllocatorStatistics statistics() const;
 
@@ -83,7 +83,7 @@ class BlockCache {
   std::array<std::vector<Block*>, kNumSizes> free_{};
   std::array<uint64_t, kNumSizes / 64 + 1> filled_{};  // which lists are not empty, by bits
   AllocatorStatistics statistics_;
-  size_t most_in_use_ = 0;  // since empty()
+  size_t most_in_use_ = 0;  // since release()
   uint64_t num_frees_ = 0;
   bool is_keeping_ = false;
 };

@@ -67,7 +67,7 @@ class CachingAllocator final : public c10::Allocator {
   void set_on(bool on) {
     cache_.set_keeping(on);
     is_on_.store(on, std::memory_order_relaxed);
-    if (!on) cache_.empty();
+    if (!on) cache_.release();
   }
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
 
@@ -186,7 +186,7 @@ CachingAllocatorInstallation::~CachingAllocatorInstallation() {
 
 AllocatorStatistics caching_allocator_statistics() { return allocator().cache().statistics(); }
 
-int64_t empty_cache() { return static_cast<int64_t>(allocator().cache().empty()); }
+int64_t empty_cache() { return static_cast<int64_t>(allocator().cache().release()); }
 
 const char* to_string(AllocatorState state) {
   switch (state) {

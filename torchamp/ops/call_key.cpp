@@ -34,14 +34,14 @@ std::string layout(const at::Tensor& tensor) {
     }
     text = "@";
     for (const int64_t i : order) text += std::to_string(i);
-    if (!tensor.is_non_overlapping_and_dense()) text += "s";
+    if (!tensor.is_non_overlapping_and_dense()) text += 's';
     for (const int64_t i : order) {
       if (tensor.stride(i) != 0) continue;
-      text += "e";
+      text += 'e';
       break;
     }
   }
-  if (tensor.suggest_memory_format() != at::MemoryFormat::Contiguous) text += "l";
+  if (tensor.suggest_memory_format() != at::MemoryFormat::Contiguous) text += 'l';
   return text;
 }
 

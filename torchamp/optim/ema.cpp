@@ -47,7 +47,7 @@ void append(std::string& text, const char* what, const std::vector<std::string>&
   if (names.empty()) return;
   text += (text.empty() ? "" : "; ") + std::to_string(names.size()) + " " + what + " (";
   for (size_t i = 0; i < names.size(); ++i) text += (i != 0 ? ", " : "") + names[i];
-  text += ")";
+  text += ')';
 }
 
 std::string key_of(const std::string& name) { return "module." + name; }

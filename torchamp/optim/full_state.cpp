@@ -46,7 +46,7 @@ void append(std::string& text, const char* what, const std::vector<std::string>&
   if (names.empty()) return;
   text += (text.empty() ? "" : "; ") + std::to_string(names.size()) + " " + what + " (";
   for (size_t i = 0; i < names.size(); ++i) text += (i ? ", " : "") + names[i];
-  text += ")";
+  text += ')';
 }
 
 // Whether a value of dtype `saved` may be copied into one of dtype `own`.
