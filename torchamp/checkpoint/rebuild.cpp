@@ -122,7 +122,7 @@ class Rebuilder {
     if (!path_.empty()) {
       where = "entry ";
       for (const std::string& key : path_) where += "[" + key + "]";
-      where += " ";
+      where += ' ';
     }
     throw FormatError(where + text);
   }

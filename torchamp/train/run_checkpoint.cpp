@@ -1,5 +1,6 @@
 #include "torchamp/train/run_checkpoint.h"
 
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -114,7 +115,7 @@ void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& p
   load_rng_state_dict(checkpoint.at("rng_state").to_dict("rng_state"));
   saved.order = parts.state.order;
   saved.precision = parts.state.precision;
-  parts.state = saved;
+  parts.state = std::move(saved);
 }
 
 std::string optimizer_name(const torch::optim::Optimizer& optimizer) {
