@@ -1,8 +1,10 @@
 #include "cli/info.h"
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -152,6 +154,10 @@ Json ops_json() {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+// The names of the times in JSON, in the order of ops::kWays.
+constexpr std::array<const char*, ops::kWays.size()> kTimeNames = {
+    "libtorch_us", "float32_us", "channels_last_us", "float32_channels_last_us"};
+
 // The choices of kernels that a checkpoint of torchamp train holds.
 void run_choices(const InfoOptions& options) {
   const base::StateDict checkpoint = checkpoint::load(options.choices);
@@ -161,24 +167,36 @@ void run_choices(const InfoOptions& options) {
   const ops::ChoiceCount count = ops::count_choices();
   Json rows = Json::array();
   for (const ops::Choice& each : ops::choices()) {
+    Json row = {{"op", each.op}, {"arguments", each.arguments}};
+    std::string times;
+    for (const ops::Way way : ops::kWays) {
+      const std::optional<double>& us = each.us[static_cast<size_t>(way)];
+      if (!us.has_value()) continue;
+      row[kTimeNames[static_cast<size_t>(way)]] = number(*us);
+      char text[64];
+      std::snprintf(text, sizeof(text), "  %s %.1f us", ops::to_string(way), *us);
+      times += text;
+    }
+    row["way"] = ops::to_string(each.way);
     if (options.json) {
-      rows.push_back({{"op", each.op},
-                      {"arguments", each.arguments},
-                      {"libtorch_us", number(each.libtorch_us)},
-                      {"float32_us", number(each.float32_us)},
-                      {"way", ops::to_string(each.way)}});
+      rows.push_back(std::move(row));
     } else {
-      std::printf("%-10s  LibTorch's %10.1f us  float32 %10.1f us  %s %s\n",
-                  ops::to_string(each.way), each.libtorch_us, each.float32_us, each.op.c_str(),
-                  each.arguments.c_str());
+      std::printf("%-21s  %s %s %s\n", ops::to_string(each.way), each.op.c_str(),
+                  each.arguments.c_str(), times.c_str());
     }
   }
   if (options.json) {
-    const Json all = {{"count", count.all}, {"float32", count.float32}, {"choices", rows}};
+    const Json all = {{"count", count.all},
+                      {"float32", count.float32},
+                      {"channels_last", count.channels_last},
+                      {"float32_channels_last", count.float32_channels_last},
+                      {"choices", rows}};
     std::printf("%s\n", all.dump(2).c_str());
   } else {
-    std::printf("%lld choices, %lld for float32\n", static_cast<long long>(count.all),
-                static_cast<long long>(count.float32));
+    std::printf("%lld choices, %lld for float32, %lld for channels_last, %lld for both\n",
+                static_cast<long long>(count.all), static_cast<long long>(count.float32),
+                static_cast<long long>(count.channels_last),
+                static_cast<long long>(count.float32_channels_last));
   }
 }
 

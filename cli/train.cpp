@@ -258,7 +258,9 @@ void run_train(TrainOptions options, const CLI::App& command) {
     if (summary.last_epoch && count.all > 0 && options.ops_choices == "on") {
       progress.on_message(
           "Kernels were chosen for " + std::to_string(count.all) +
-          " kinds of 16-bit calls, float32 ones for " + std::to_string(count.float32) +
+          " kinds of 16-bit calls, float32 ones for " +
+          std::to_string(count.float32 + count.float32_channels_last) + ", channels_last for " +
+          std::to_string(count.channels_last + count.float32_channels_last) +
           (options.checkpoint.empty() ? "."
                                       : "; info --choices " + options.checkpoint + " lists them."));
     }

@@ -268,7 +268,7 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       ->group(machine);
   command
       .add_option("--ops-choices", o.ops_choices,
-                  "With --ops on, the faster of two kernels for each 16-bit shape, by measurement: "
+                  "With --ops on, the fastest kernel for each 16-bit shape, by measurement: "
                   "on or off")
       ->capture_default_str()
       ->group(machine);

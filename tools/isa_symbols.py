@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-FOR_EVERY_CPU = {"attention", "scalar", "table"}
+FOR_EVERY_CPU = {"attention", "scalar", "table", "transpose"}
 LEVELS = ["-O0", "-O0 -g", "-O1", "-O3"]
 
 

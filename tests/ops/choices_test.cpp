@@ -1,8 +1,9 @@
-// bfloat16 by the faster of two ways: made once, remembered, followed, switched off, saved.
+// bfloat16 by the fastest of its ways: made once, remembered, followed, switched off, saved.
 
 #include "torchamp/ops/choices.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <thread>
@@ -23,19 +24,18 @@ using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 using ::testing::HasSubstr;
 
-void float32_is_faster(double& libtorch_us, double& float32_us) {
-  libtorch_us = 2;
-  float32_us = 1;
+// Where the call has the way.
+template <Way way>
+void is_faster(Choice& choice) {
+  for (std::optional<double>& us : choice.us) us = us.has_value() ? std::optional(2.0) : us;
+  std::optional<double>& us = choice.us[static_cast<size_t>(way)];
+  if (us.has_value()) us = 1.0;
 }
-void libtorch_is_faster(double& libtorch_us, double& float32_us) {
-  libtorch_us = 1;
-  float32_us = 2;
-}
+constexpr auto libtorch_is_faster = is_faster<Way::kLibTorch>;
+constexpr auto float32_is_faster = is_faster<Way::kFloat32>;
+
 // 4 % is within the noise.
-void float32_is_hardly_faster(double& libtorch_us, double& float32_us) {
-  libtorch_us = 1;
-  float32_us = 0.96;
-}
+void float32_is_hardly_faster(Choice& choice) { choice.us = {1.0, 0.96}; }
 
 class Choices : public ::testing::Test {
  protected:
@@ -118,9 +118,6 @@ std::vector<Op> all_ops() {
       {"mm of a slice",
        [](const Tensors& x) -> Tensors { return {torch::mm(x[0], x[1])}; },
        {bf16({33, 80}).narrow(1, 3, 65), bf16({65, 40})}},
-      {"mm in blocks",
-       [](const Tensors& x) -> Tensors { return {torch::mm(x[0], x[1])}; },
-       {bf16({40, 3000}), bf16({3000, 700})}},
       {"addmm",
        [](const Tensors& x) -> Tensors { return {torch::addmm(x[0], x[1], x[2], 0.5, 2)}; },
        {bf16({40}), bf16({33, 65}), bf16({65, 40})}},
@@ -188,11 +185,6 @@ TEST_F(Choices, ResultsAreTheBitsOfTheChosenWay) {
       detail::set_times_hook(float32 ? libtorch_is_faster : float32_is_faster);
       const Tensors second = op.function(op.inputs);  // remembers
       EXPECT_EQ(count_choices().all, 1) << op.name;
-      if (op.name == "mm in blocks") {  // of other shapes, whose sums may round otherwise
-        EXPECT_TRUE(torch::allclose(first[0], by_libtorch[0], 0.01, 0.5));
-        EXPECT_TRUE(equal(second, first));
-        continue;
-      }
       const Tensors& expected = float32 ? by_float32 : by_libtorch;
       EXPECT_TRUE(equal(first, expected)) << op.name << (float32 ? " float32" : " LibTorch's");
       EXPECT_TRUE(equal(second, expected)) << op.name << (float32 ? " float32" : " LibTorch's");
@@ -211,16 +203,59 @@ TEST_F(Choices, AreListedWithBothTimes) {
   const std::string threads = std::to_string(torch::get_num_threads());
   EXPECT_EQ(list[0].arguments,
             "BFloat16 16x64 64x32, " + threads + (threads == "1" ? " thread" : " threads"));
-  EXPECT_GT(list[0].libtorch_us, 0.0);
-  EXPECT_GT(list[0].float32_us, 0.0);
-  EXPECT_EQ(list[0].way,
-            list[0].float32_us < 0.95 * list[0].libtorch_us ? Way::kFloat32 : Way::kLibTorch);
+  const auto [libtorch, float32, channels_last, float32_channels_last] = list[0].us;
+  EXPECT_GT(libtorch.value(), 0.0);
+  EXPECT_GT(float32.value(), 0.0);
+  EXPECT_FALSE(channels_last.has_value());  // no image
+  EXPECT_FALSE(float32_channels_last.has_value());
+  EXPECT_EQ(list[0].way, *float32 < 0.95 * *libtorch ? Way::kFloat32 : Way::kLibTorch);
 }
 
 TEST_F(Choices, StayLibTorchsWithoutAMargin) {
   detail::set_times_hook(float32_is_hardly_faster);
   torch::mm(bf16({16, 64}), bf16({64, 32}));
   EXPECT_EQ(count_choices().float32, 0);
+}
+
+void spin(double us) {
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::nanoseconds(static_cast<int64_t>(us * 1000));
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// Something makes LibTorch's kernel take five times as long for more than a look.
+TEST_F(Choices, OutlastADisturbance) {
+  std::optional<std::chrono::steady_clock::time_point> start;
+  int calls = 0;
+  const auto run = [&](Way way) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!start.has_value()) start = now;
+    const bool is_disturbed = now - *start < std::chrono::microseconds(1500);
+    spin(way == Way::kFloat32 ? 40 : is_disturbed ? 100 : 20);
+    ++calls;
+  };
+  const detail::CallHash hash(&calls, torch::kBFloat16, 1);
+  EXPECT_EQ(detail::choose(hash, "disturbed", "a", {Way::kLibTorch, Way::kFloat32}, run),
+            Way::kLibTorch);
+  EXPECT_LT(calls, 400);
+}
+
+// Of matrices whose copies in float32 would be large, only LibTorch's kernel is tried; of images,
+// that in channels_last, too.
+TEST_F(Choices, HoldNoFloat32CopiesOfLargeTensors) {
+  detail::set_times_hook(float32_is_faster);
+  const Tensor large = torch::zeros({2048, 1024}, torch::kBFloat16);
+  torch::mm(large, torch::zeros({1024, 2}, torch::kBFloat16));
+  EXPECT_EQ(count_choices().all, 0);
+  torch::conv2d(large.view({2, 16, 256, 256}), bf16({2, 16, 1, 1}));
+  const std::vector<Choice> list = choices();
+  ASSERT_EQ(list.size(), 1U);
+  const auto [libtorch, float32, channels_last, float32_channels_last] = list[0].us;
+  EXPECT_TRUE(libtorch.has_value());
+  EXPECT_FALSE(float32.has_value());
+  EXPECT_TRUE(channels_last.has_value());
+  EXPECT_FALSE(float32_channels_last.has_value());
 }
 
 TEST_F(Choices, DependOnShapeLayoutAndThreadsButNotOnNumbers) {
@@ -310,8 +345,7 @@ TEST_F(Choices, AreSavedAndFollowedWhenLoaded) {
   ASSERT_EQ(loaded.size(), 1U);
   EXPECT_EQ(loaded[0].op, saved[0].op);
   EXPECT_EQ(loaded[0].arguments, saved[0].arguments);
-  EXPECT_EQ(loaded[0].libtorch_us, saved[0].libtorch_us);
-  EXPECT_EQ(loaded[0].float32_us, saved[0].float32_us);
+  EXPECT_EQ(loaded[0].us, saved[0].us);
   EXPECT_EQ(loaded[0].way, saved[0].way);
 }
 
@@ -340,6 +374,16 @@ TEST_F(Choices, OfADamagedFileAreRefusedWhole) {
   EXPECT_THROW(load_choices_state_dict(with_number), base::CheckpointError);
   EXPECT_THROW(load_choices_state_dict(state_of(1, "by luck")), base::CheckpointError);
   EXPECT_THROW(load_choices_state_dict(state_of(1, 7)), base::CheckpointError);
+  // A way that was not measured.
+  EXPECT_THROW(load_choices_state_dict(state_of(1, "channels_last")), base::CheckpointError);
+  try {
+    load_choices_state_dict(state_of(1, "by luck"));
+  } catch (const base::CheckpointError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "[ops choices] The way 'by luck' is not known; LibTorch's, float32, channels_last "
+        "and float32 channels_last are accepted. Was the file written by a later version?");
+  }
   EXPECT_THROW(load_choices_state_dict(state_of(kMaxChoices + 1, "float32")),
                base::CheckpointError);
   EXPECT_EQ(count_choices().all, 1);
@@ -363,8 +407,8 @@ TEST_F(Choices, AreBounded) {
 }
 
 std::atomic<int> measured = 0;
-void count_measurements(double& libtorch_us, double& float32_us) {
-  (++measured % 2 == 0 ? libtorch_is_faster : float32_is_faster)(libtorch_us, float32_us);
+void count_measurements(Choice& choice) {
+  (++measured % 2 == 0 ? libtorch_is_faster : float32_is_faster)(choice);
 }
 
 TEST_F(Choices, ThreadsThatMeetAShapeAtOnceGetOneChoice) {

@@ -298,14 +298,8 @@ TEST(ResumeMasterWeights, BeginAndEndBetweenTwoStepsWithoutATrace) {
   }
 }
 
-void float32_is_faster(double& libtorch_us, double& float32_us) {
-  libtorch_us = 2;
-  float32_us = 1;
-}
-void libtorch_is_faster(double& libtorch_us, double& float32_us) {
-  libtorch_us = 1;
-  float32_us = 2;
-}
+void float32_is_faster(ops::Choice& choice) { choice.us = {2.0, 1.0}; }
+void libtorch_is_faster(ops::Choice& choice) { choice.us = {1.0, 2.0}; }
 
 // The second process would choose otherwise; it follows the checkpoint's choices.
 TEST(ResumeChoices, GoOnFromTheCheckpoint) {

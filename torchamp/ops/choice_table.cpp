@@ -20,16 +20,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The float32 path must be this much faster: two that are level stay LibTorch's.
+// Another way than the first must be this much faster: two that are level stay as they were.
 constexpr double kMargin = 0.95;
-// A measurement ends after kRounds, or kBudget and kLeastRounds; sooner where one way is slower by
-// kClear, which noise does not turn around.
+// A look is some rounds of all ways, in turns, of which the least times count. It ends after
+// kRounds, or kBudget and kLeastRounds.
 constexpr int kRounds = 30;
 constexpr int kLeastRounds = 3;
 constexpr double kBudgetUs = 1000;
+// Looks are taken until two that follow one another agree, and what was least in all of them says
+// the same: a machine that other work disturbs does so for a while.
+constexpr int kLooks = 6;
+// No round begins after so long: calls of 10 ms are not made dozens of times.
+constexpr double kMostUs = 50000;
+// First calls make oneDNN's primitives, a few milliseconds: in calls so long that tells nothing
+// against a difference by kClear, and more calls would be long to wait for.
 constexpr double kClear = 1.3;
-// LibTorch's first call makes oneDNN's primitives, a few milliseconds: in a call so long that tells
-// nothing against a difference by kClear.
 constexpr double kLongUs = 50000;
 
 struct Table {
@@ -93,41 +98,97 @@ Seen::Slot& slot_of(const CallHash& hash) {
   return seen->slots[hash.first() % Seen::kSlots];
 }
 
-double us_of(const std::function<void(Way)>& run, Way way) {
-  const auto start = Clock::now();
-  run(way);
+double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-bool differ_clearly(double x, double y) { return std::max(x, y) > kClear * std::min(x, y); }
-
-void measure(const std::function<void(Way)>& run, Choice& choice) {
-  double& libtorch = choice.libtorch_us;
-  double& float32 = choice.float32_us;
-  libtorch = us_of(run, Way::kLibTorch);
-  try {
-    float32 = us_of(run, Way::kFloat32);
-  } catch (const c10::Error&) {  // no memory for the copies, say
-    float32 = std::numeric_limits<double>::infinity();
-    return;
-  }
-  if (std::min(libtorch, float32) > kLongUs && differ_clearly(libtorch, float32)) return;
-  libtorch = float32 = std::numeric_limits<double>::infinity();
+double us_of(const std::function<void(Way)>& run, Way way) {
   const auto start = Clock::now();
-  for (int round = 1; round <= kRounds; ++round) {
-    libtorch = std::min(libtorch, us_of(run, Way::kLibTorch));
-    float32 = std::min(float32, us_of(run, Way::kFloat32));
-    const double spent = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-    if (spent > kBudgetUs && (round >= kLeastRounds || differ_clearly(libtorch, float32))) break;
+  run(way);
+  return us_since(start);
+}
+
+using Times = std::array<double, kWays.size()>;
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
+size_t place(Way way) { return static_cast<size_t>(way); }
+
+Way fastest(const Ways& ways, const Times& us) {
+  Way best = ways.front();
+  double limit = kMargin * us[place(best)];
+  for (const Way way : ways) {
+    if (us[place(way)] >= limit) continue;
+    best = way;
+    limit = us[place(way)];
   }
+  return best;
+}
+
+// Each way once; those that fail take for ever.
+Times first_calls(const std::function<void(Way)>& run, const Ways& ways) {
+  Times us{};
+  for (const Way way : ways) {
+    us[place(way)] = kForever;
+    try {
+      us[place(way)] = us_of(run, way);
+    } catch (const c10::Error&) {  // no memory for the copies, say
+      if (way == ways.front()) throw;
+    }
+  }
+  return us;
+}
+
+bool are_long_and_clear(const Ways& ways, const Times& us) {
+  double least = kForever, second = kForever;
+  for (const Way way : ways) {
+    second = std::min(second, std::max(least, us[place(way)]));
+    least = std::min(least, us[place(way)]);
+  }
+  return least > kLongUs && second > kClear * least;
+}
+
+// `begin`: of the first look.
+Times look(const std::function<void(Way)>& run, const Ways& ways, Clock::time_point begin) {
+  Times us;
+  us.fill(kForever);
+  const auto start = Clock::now();
+  for (size_t round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < ways.size(); ++i) {
+      const Way way = ways[(i + round) % ways.size()];
+      us[place(way)] = std::min(us[place(way)], us_of(run, way));
+    }
+    if (us_since(start) > kBudgetUs && round + 1 >= kLeastRounds) break;
+    if (us_since(begin) > kMostUs) break;
+  }
+  return us;
+}
+
+Times measure(const std::function<void(Way)>& run, const Ways& ways) {
+  Times us = first_calls(run, ways);
+  Ways working;
+  for (const Way way : ways) {
+    if (us[place(way)] < kForever) working.push_back(way);
+  }
+  if (working.size() == 1 || are_long_and_clear(working, us)) return us;
+  for (const Way way : working) us[place(way)] = kForever;
+  std::optional<Way> before;
+  const auto begin = Clock::now();
+  for (int i = 0; i < kLooks && us_since(begin) < kMostUs; ++i) {
+    const Times seen = look(run, working, begin);
+    for (const Way way : working) us[place(way)] = std::min(us[place(way)], seen[place(way)]);
+    const Way now = fastest(working, seen);
+    if (before == now && fastest(working, us) == now) break;
+    before = now;
+  }
+  return us;
 }
 
 }  // namespace
 
 Rule rule_for(at::ScalarType dtype) {
-  if (dtype == at::kHalf && widens_half.load(std::memory_order_relaxed)) return Rule::kFloat32;
-  return choices_are_on() && !is_inside && !at::in_parallel_region() ? Rule::kChoose
-                                                                     : Rule::kLibTorch;
+  const bool widens = dtype == at::kHalf && widens_half.load(std::memory_order_relaxed);
+  return {widens ? Way::kFloat32 : Way::kLibTorch,
+          choices_are_on() && !is_inside && !at::in_parallel_region()};
 }
 
 void set_widens_half(bool on) { widens_half = on; }
@@ -145,7 +206,7 @@ std::optional<Way> remembered(const CallHash& hash) {
 }
 
 Way choose(const CallHash& hash, const std::string& op, const std::string& arguments,
-           const std::function<void(Way)>& run) {
+           const Ways& ways, const std::function<void(Way)>& run) {
   Table& all = table();
   const uint32_t generation = all.generation.load(std::memory_order_acquire);
   const auto remember = [&](Way way) {
@@ -154,15 +215,17 @@ Way choose(const CallHash& hash, const std::string& op, const std::string& argum
   };
   const std::string key = Table::key(op, arguments);
   if (const auto known = all.find(key)) return remember(*known);
-  if (at::globalContext().deterministicAlgorithms()) return Way::kLibTorch;
+  if (ways.size() == 1) return remember(ways.front());
+  if (at::globalContext().deterministicAlgorithms()) return ways.front();
   const std::lock_guard one_at_a_time(all.measuring);
   if (const auto known = all.find(key)) return remember(*known);
-  if (all.is_full()) return remember(Way::kLibTorch);
-  Choice choice{op, arguments};
-  measure(run, choice);
-  double libtorch = choice.libtorch_us, float32 = choice.float32_us;
-  if (const TimesHook hook = times_hook) hook(libtorch, float32);
-  choice.way = float32 < kMargin * libtorch ? Way::kFloat32 : Way::kLibTorch;
+  if (all.is_full()) return remember(ways.front());
+  Choice choice{op, arguments, {}, ways.front()};
+  Times us = measure(run, ways);
+  for (const Way way : ways) choice.us[place(way)] = us[place(way)];
+  if (const TimesHook hook = times_hook) hook(choice);
+  for (const Way way : ways) us[place(way)] = *choice.us[place(way)];
+  choice.way = fastest(ways, us);
   const std::unique_lock lock(all.mutex);
   all.put(choice);
   return remember(choice.way);
@@ -181,8 +244,13 @@ std::vector<Choice> choices() {
 ChoiceCount count_choices() {
   detail::Table& all = detail::table();
   const std::shared_lock lock(all.mutex);
-  ChoiceCount count{static_cast<int64_t>(all.choices.size()), 0};
-  for (const Choice& each : all.choices) count.float32 += each.way == Way::kFloat32 ? 1 : 0;
+  ChoiceCount count;
+  for (const Choice& each : all.choices) {
+    ++count.all;
+    count.float32 += each.way == Way::kFloat32 ? 1 : 0;
+    count.channels_last += each.way == Way::kChannelsLast ? 1 : 0;
+    count.float32_channels_last += each.way == Way::kFloat32ChannelsLast ? 1 : 0;
+  }
   return count;
 }
 

@@ -1,5 +1,6 @@
 #include "torchamp/ops/choices.h"
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <utility>
@@ -27,13 +28,31 @@ std::string environment() {
   return value == nullptr ? std::string() : value;
 }
 
+// The names of the times in a checkpoint, in the order of kWays.
+constexpr std::array<const char*, kWays.size()> kTimeNames = {
+    "libtorch_us", "float32_us", "channels_last_us", "float32_channels_last_us"};
+
 Way parse_way(const std::string& name) {
-  for (const Way way : {Way::kLibTorch, Way::kFloat32}) {
+  for (const Way way : kWays) {
     if (name == to_string(way)) return way;
   }
   throw base::CheckpointError("[ops choices] The way '" + base::printable(name) +
-                              "' is not known; LibTorch's and float32 are accepted. Was the file "
-                              "written by a later version?");
+                              "' is not known; LibTorch's, float32, channels_last and float32 "
+                              "channels_last are accepted. Was the file written by a later "
+                              "version?");
+}
+
+Choice parse_choice(const base::StateDict& entry) {
+  Choice choice;
+  choice.op = entry.at("op").to_string("op");
+  choice.arguments = entry.at("arguments").to_string("arguments");
+  for (size_t i = 0; i < kWays.size(); ++i) {
+    const base::Value* us = entry.find(kTimeNames[i]);
+    if (us != nullptr) choice.us[i] = us->to_double(kTimeNames[i]);
+  }
+  choice.way = parse_way(entry.at("way").to_string("way"));
+  entry.at(kTimeNames[static_cast<size_t>(choice.way)]);  // what was not measured is not chosen
+  return choice;
 }
 
 }  // namespace
@@ -53,14 +72,7 @@ std::vector<Choice> choices_of(const base::StateDict& state) {
   }
   std::vector<Choice> choices;
   for (const base::Value& item : items) {
-    const base::StateDict& entry = item.to_dict("choice");
-    Choice choice;
-    choice.op = entry.at("op").to_string("op");
-    choice.arguments = entry.at("arguments").to_string("arguments");
-    choice.libtorch_us = entry.at("libtorch_us").to_double("libtorch_us");
-    choice.float32_us = entry.at("float32_us").to_double("float32_us");
-    choice.way = parse_way(entry.at("way").to_string("way"));
-    choices.push_back(std::move(choice));
+    choices.push_back(parse_choice(item.to_dict("choice")));
   }
   return choices;
 }
@@ -73,6 +85,10 @@ const char* to_string(Way way) {
       return "LibTorch's";
     case Way::kFloat32:
       return "float32";
+    case Way::kChannelsLast:
+      return "channels_last";
+    case Way::kFloat32ChannelsLast:
+      return "float32 channels_last";
   }
   TORCH_INTERNAL_ASSERT(false, "unknown way");
 }
@@ -90,8 +106,9 @@ base::StateDict choices_state_dict() {
     base::StateDict entry;
     entry.set("op", choice.op);
     entry.set("arguments", choice.arguments);
-    entry.set("libtorch_us", choice.libtorch_us);
-    entry.set("float32_us", choice.float32_us);
+    for (size_t i = 0; i < kWays.size(); ++i) {
+      if (choice.us[i].has_value()) entry.set(kTimeNames[i], *choice.us[i]);
+    }
     entry.set("way", to_string(choice.way));
     items.items.emplace_back(std::move(entry));
   }

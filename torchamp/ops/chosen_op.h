@@ -1,7 +1,6 @@
 #pragma once
-// ChosenOp: an op whose 16-bit calls take the faster of two ways. Internal.
+// ChosenOp: an op whose 16-bit calls take the fastest of its ways. Internal.
 
-#include <array>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -11,6 +10,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include "torchamp/ops/channels_last.h"
 #include "torchamp/ops/choice_table.h"
 #include "torchamp/ops/widened_op.h"
 
@@ -19,62 +19,87 @@ namespace torchamp::ops::detail {
 /// A kernel for the CPU key. `Wide` is the float32 path: dtype_of(arguments) says whether it may
 /// take a call, compute(before, dtype, keys, arguments) takes it. Both must return tensors that do
 /// not share memory with arguments, except that an op that writes writes its first argument.
-template <class Op, class Wide = Widened<Op>, class Schema = typename Op::schema>
+/// `Last` is ChannelsLast<Op> for an op that has these ways, too.
+template <class Op, class Wide = Widened<Op>, class Last = NoChannelsLast,
+          class Schema = typename Op::schema>
 struct ChosenOp;
 
-template <class Op, class Wide, class Return, class... Args>
-struct ChosenOp<Op, Wide, Return(Args...)> {
+/// Calls whose tensors hold more numbers are not tried in float32, whose copies, twice as large as
+/// the tensors, would be the peak of a run's memory. bfloat16 by LibTorch, or in channels_last, is
+/// 1.04 to 9 times as fast as float32 there (docs/choices.md names the exceptions).
+inline constexpr int64_t kMostWidened = 1 << 20;
+
+template <class Op, class Wide, class Last, class Return, class... Args>
+struct ChosenOp<Op, Wide, Last, Return(Args...)> {
   static inline Before before;
 
   static Return call(c10::DispatchKeySet keys, Args... args) {
     const at::ScalarType dtype = Wide::dtype_of(args...);
     if (dtype == at::ScalarType::Undefined) return run(Way::kLibTorch, dtype, keys, args...);
-    switch (rule_for(dtype)) {
-      case Rule::kLibTorch:
-        return run(Way::kLibTorch, dtype, keys, args...);
-      case Rule::kFloat32:
-        return run(Way::kFloat32, dtype, keys, args...);
-      case Rule::kChoose:
-        break;
+    const Rule rule = rule_for(dtype);
+    if (!rule.chooses || (!kHasLast && rule.standing == Way::kFloat32)) {
+      return run(rule.standing, dtype, keys, args...);
     }
     const Choosing choosing;
     const int threads = at::get_num_threads();
     CallHash hash(&before, dtype, threads);
     (hash.add(args), ...);
-    if (const std::optional<Way> way = remembered(hash)) return run(*way, dtype, keys, args...);
-    return choose_and_run(hash, dtype, threads, keys, args...);
+    std::optional<Way> way = remembered(hash);
+    if (!way.has_value()) way = choose_way(hash, rule, dtype, threads, keys, args...);
+    return run(*way, dtype, keys, args...);
   }
 
  private:
   static constexpr bool kWrites = std::is_same_v<Return, at::Tensor&>;
+  static constexpr bool kHasLast = !std::is_same_v<Last, NoChannelsLast>;
 
   static Return run(Way way, at::ScalarType dtype, c10::DispatchKeySet keys, Args... args) {
-    if (way == Way::kFloat32) return Wide::compute(before, dtype, keys, args...);
+    const bool is_wide = way == Way::kFloat32 || way == Way::kFloat32ChannelsLast;
+    if constexpr (kHasLast) {
+      const bool is_last = way == Way::kChannelsLast || way == Way::kFloat32ChannelsLast;
+      if (is_last && Last::allows(args...)) {
+        return Last::compute(
+            [&](const auto&... copies) {
+              return run(is_wide ? Way::kFloat32 : Way::kLibTorch, dtype, keys, copies...);
+            },
+            args...);
+      }
+    }
+    if (is_wide) return Wide::compute(before, dtype, keys, args...);
     return before.template call<Return, Args...>(keys, std::forward<Args>(args)...);
   }
 
-  static Return choose_and_run(const CallHash& hash, at::ScalarType dtype, int threads,
-                               c10::DispatchKeySet keys, Args... args) {
+  static Way choose_way(const CallHash& hash, const Rule& rule, at::ScalarType dtype, int threads,
+                        c10::DispatchKeySet keys, Args... args) {
     CallText text(dtype);
     (text.add(args), ...);
     std::string name = Op::name;
     if (*Op::overload_name != '\0') name += std::string(".") + Op::overload_name;
-    if constexpr (kWrites) {
-      const Way way = choose(hash, name, text.finish(threads), [&](Way each) {
-        std::tuple<Scratch<Args>...> scratch(scratch_of<Args>(args)...);
-        std::apply([&](auto&... all) { run(each, dtype, keys, all...); }, scratch);
-      });
-      return run(way, dtype, keys, args...);
-    } else {
-      std::array<std::optional<Return>, 2> results;
-      const Way way = choose(hash, name, text.finish(threads), [&](Way each) {
-        std::optional<Return>& result = results[static_cast<size_t>(each)];
-        result.reset();
-        result.emplace(run(each, dtype, keys, args...));
-      });
-      std::optional<Return>& result = results[static_cast<size_t>(way)];
-      return result.has_value() ? *std::move(result) : run(way, dtype, keys, args...);
+    return choose(hash, name, text.finish(threads), ways(rule, args...), [&](Way way) {
+      std::tuple<Scratch<Args>...> scratch(scratch_of<Args>(args)...);
+      std::apply([&](auto&... all) { run(way, dtype, keys, all...); }, scratch);
+    });
+  }
+
+  static Ways ways(const Rule& rule, const std::decay_t<Args>&... args) {
+    Ways all = {rule.standing};
+    if (rule.standing == Way::kLibTorch && (count(args) + ... + 0) <= kMostWidened) {
+      all.push_back(Way::kFloat32);
     }
+    if constexpr (kHasLast) {
+      if (Last::allows(args...)) {
+        const bool widens = all.back() == Way::kFloat32;
+        if (rule.standing == Way::kLibTorch) all.push_back(Way::kChannelsLast);
+        if (widens) all.push_back(Way::kFloat32ChannelsLast);
+      }
+    }
+    return all;
+  }
+
+  static int64_t count(const at::Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; }
+  template <class T>
+  static int64_t count(const T& /*no tensor*/) {
+    return 0;
   }
 
   // What is written is copied for a measurement.

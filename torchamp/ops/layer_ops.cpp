@@ -1,5 +1,5 @@
 // Convolutions and attention of 16-bit tensors on CPU, by LibTorch's own kernels or its float32
-// ones; bfloat16 attention by TorchAmp's where they take it.
+// ones, convolutions also in channels_last; bfloat16 attention by TorchAmp's where they take it.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_ops.h>
@@ -23,6 +23,9 @@ constexpr const char* kAttention =
 
 template <class Op, HalfOpRule rule = HalfOpRule{}>
 using Chosen = ChosenOp<Op, Widened<Op, rule>>;
+
+template <class Op>
+using ChosenConvolution = ChosenOp<Op, Widened<Op>, ChannelsLast<Op>>;
 
 // The sums of exponentials stay float32, and a mask may be.
 using ChosenAttention = Chosen<op::_scaled_dot_product_flash_attention_for_cpu,
@@ -66,8 +69,9 @@ void add_layers(std::vector<OpKernel>& table) {
   const auto add = [&table]<class Op, class Kernel>(const char* reason) {
     table.push_back(op_kernel<Op, Kernel>(k16Bit, reason, /*is_for_cpus_without_fp16=*/false));
   };
-  add.operator()<op::convolution, Chosen<op::convolution>>(kConvolution);
-  add.operator()<op::convolution_backward, Chosen<op::convolution_backward>>(kConvolution);
+  add.operator()<op::convolution, ChosenConvolution<op::convolution>>(kConvolution);
+  add.operator()<op::convolution_backward, ChosenConvolution<op::convolution_backward>>(
+      kConvolution);
   add.operator()<op::_scaled_dot_product_flash_attention_for_cpu, Attention>(kAttention);
   add.operator()<op::_scaled_dot_product_flash_attention_for_cpu_backward, AttentionBackward>(
       kAttention);

@@ -72,8 +72,8 @@ struct TORCHAMP_API TrainerConfig {
   /// Whether the run holds TorchAmp's allocator for large CPU tensors installed
   /// (ops/caching_allocator.h); TORCHAMP_ALLOCATOR=off goes before true.
   bool caching_allocator = false;
-  /// Whether 16-bit ops take the faster of two kernels, by measurement (ops/choices.h); on where
-  /// `ops` are. false keeps them off for the whole process while the Trainer lives.
+  /// Whether 16-bit ops take the fastest of several kernels, by measurement (ops/choices.h); on
+  /// where `ops` are. false keeps them off for the whole process while the Trainer lives.
   bool ops_choices = true;
   Layout layout = Layout::kAuto;
 
