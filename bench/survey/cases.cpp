@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 
 namespace torchamp::bench {
 namespace {
@@ -55,9 +56,12 @@ struct Conv {
   int64_t groups = 1;
   int64_t dilation = 1;
   bool is_transposed = false;
+  std::optional<int64_t> padding = std::nullopt;  // half the kernel
+  int64_t output_padding = 0;
 };
 
-void add_convolution(std::vector<Case>& cases, const Conv& conv, int64_t batch, bool last) {
+void add_convolution(std::vector<Case>& cases, const std::string& group, const Conv& conv,
+                     int64_t batch, bool last) {
   const auto dims = static_cast<int64_t>(conv.image.size()) - 1;
   std::vector<int64_t> input_sizes = conv.image,
                        weight_sizes = {conv.out, conv.image[0] / conv.groups};
@@ -70,15 +74,16 @@ void add_convolution(std::vector<Case>& cases, const Conv& conv, int64_t batch, 
     weight = weight.contiguous(at::MemoryFormat::ChannelsLast);
   }
   const std::vector<int64_t> stride(dims, conv.stride), dilation(dims, conv.dilation),
-      padding(dims, conv.dilation * (conv.kernel - 1) / 2), none(dims, 0);
+      padding(dims, conv.padding.value_or(conv.dilation * (conv.kernel - 1) / 2)),
+      output_padding(dims, conv.output_padding);
   std::string name = conv.what + " " + by({batch}) + "x" + by({conv.image[0]});
   for (int64_t i = 1; i <= dims; ++i) name += "x" + by({conv.image[i]});
   name += " to " + by({conv.out});
-  cases.push_back({"convolution " + std::string(last ? "channels_last" : "contiguous"),
+  cases.push_back({group + (last ? " channels_last" : " contiguous"),
                    name,
                    [=, transposed = conv.is_transposed, groups = conv.groups](const Tensors& x) {
                      return torch::convolution(x[0], x[1], x[2], stride, padding, dilation,
-                                               transposed, none, groups);
+                                               transposed, output_padding, groups);
                    },
                    {input, weight, random({conv.out})}});
 }
@@ -103,16 +108,38 @@ void add_convolutions(std::vector<Case>& cases) {
                          {"3x3 transposed", {16, 16, 16}, 16, 3, 2, 1, 1, true}};
   for (const bool last : {false, true}) {
     for (const Conv& conv : images) {
-      for (const int64_t batch : {1, 2, 16}) add_convolution(cases, conv, batch, last);
+      for (const int64_t batch : {1, 2, 16})
+        add_convolution(cases, "convolution", conv, batch, last);
     }
-    add_convolution(cases, {"3x3", {16, 28, 28}, 32, 3}, 64, last);
-    add_convolution(cases, {"3x3", {64, 64, 64}, 64, 3}, 2, last);
+    add_convolution(cases, "convolution", {"3x3", {16, 28, 28}, 32, 3}, 64, last);
+    add_convolution(cases, "convolution", {"3x3", {64, 64, 64}, 64, 3}, 2, last);
   }
-  add_convolution(cases, {"1-D 3", {32, 128}, 64, 3}, 4, false);
-  add_convolution(cases, {"1-D 9", {16, 512}, 16, 9}, 16, false);
-  add_convolution(cases, {"1-D 4 transposed", {32, 64}, 32, 4, 2, 1, 1, true}, 4, false);
-  add_convolution(cases, {"3-D 3", {8, 8, 16, 16}, 16, 3}, 2, false);
-  add_convolution(cases, {"3-D 1", {16, 8, 8, 8}, 16, 1}, 4, false);
+  add_convolution(cases, "convolution", {"1-D 3", {32, 128}, 64, 3}, 4, false);
+  add_convolution(cases, "convolution", {"1-D 9", {16, 512}, 16, 9}, 16, false);
+  add_convolution(cases, "convolution", {"1-D 4 transposed", {32, 64}, 32, 4, 2, 1, 1, true}, 4,
+                  false);
+  add_convolution(cases, "convolution", {"3-D 3", {8, 8, 16, 16}, 16, 3}, 2, false);
+  add_convolution(cases, "convolution", {"3-D 1", {16, 8, 8, 8}, 16, 1}, 4, false);
+}
+
+// The generator and the discriminator of CycleGAN for images of 32x32 (Zhu et al. 2017, sec. 7.2),
+// behind their reflection paddings.
+void add_cyclegan(std::vector<Case>& cases) {
+  const Conv layers[] = {{"7x7 padded", {3, 38, 38}, 64, 7, 1, 1, 1, false, 0},
+                         {"3x3 by 2", {64, 32, 32}, 128, 3, 2},
+                         {"3x3 by 2", {128, 16, 16}, 256, 3, 2},
+                         {"3x3 padded", {256, 10, 10}, 256, 3, 1, 1, 1, false, 0},
+                         {"3x3 by 2 transposed", {256, 8, 8}, 128, 3, 2, 1, 1, true, 1, 1},
+                         {"3x3 by 2 transposed", {128, 16, 16}, 64, 3, 2, 1, 1, true, 1, 1},
+                         {"7x7 padded", {64, 38, 38}, 3, 7, 1, 1, 1, false, 0},
+                         {"4x4 by 2", {3, 32, 32}, 64, 4, 2},
+                         {"4x4 by 2", {64, 16, 16}, 128, 4, 2},
+                         {"4x4 by 2", {128, 8, 8}, 256, 4, 2},
+                         {"4x4", {256, 4, 4}, 512, 4},
+                         {"4x4", {512, 3, 3}, 1, 4}};
+  for (const bool last : {false, true}) {
+    for (const Conv& layer : layers) add_convolution(cases, "cyclegan", layer, 2, last);
+  }
 }
 
 void add_attention(std::vector<Case>& cases) {
@@ -179,6 +206,7 @@ std::vector<Case> survey_cases() {
   std::vector<Case> cases;
   add_products(cases);
   add_convolutions(cases);
+  add_cyclegan(cases);
   add_attention(cases);
   add_recurrent(cases);
   return cases;
