@@ -15,6 +15,7 @@ class Before {
  public:
   /// Called under the lock of install(), before our kernel is registered.
   void take(const c10::OperatorHandle& op, c10::DispatchKey key);
+  bool is_taken() const { return op_.has_value(); }
 
   template <class Return, class... Args>
   Return call(c10::DispatchKeySet keys, Args... args) const {

@@ -48,6 +48,7 @@ struct Registry {
     detail::add_matrix_products(table);
     detail::add_layers(table);
     detail::add_half_layers(table);
+    detail::add_recurrent_layer(table);
     detail::add_half_losses(table);
     detail::add_batch_norm(table);
     detail::add_half_reductions(table);

@@ -58,6 +58,7 @@ inline constexpr const char* kFloat32And16Bits = "float32, bfloat16, float16";
 void add_matrix_products(std::vector<OpKernel>& table);
 void add_layers(std::vector<OpKernel>& table);
 void add_half_layers(std::vector<OpKernel>& table);
+void add_recurrent_layer(std::vector<OpKernel>& table);
 void add_half_losses(std::vector<OpKernel>& table);
 void add_batch_norm(std::vector<OpKernel>& table);
 void add_half_reductions(std::vector<OpKernel>& table);
