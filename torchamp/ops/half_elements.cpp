@@ -2,17 +2,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_prelu_kernel_backward_ops.h>
-#include <ATen/ops/addr_ops.h>
 #include <ATen/ops/erfinv_ops.h>
 #include <ATen/ops/flip_ops.h>
-#include <ATen/ops/huber_loss_backward_ops.h>
 #include <ATen/ops/logit_backward_ops.h>
 #include <ATen/ops/logit_ops.h>
 #include <ATen/ops/mish_backward_ops.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/pow_ops.h>
 #include <ATen/ops/rrelu_with_noise_ops.h>
-#include <ATen/ops/smooth_l1_loss_ops.h>
 #include <ATen/ops/xlogy_ops.h>
 
 #include "torchamp/ops/half_blocks.h"
@@ -105,9 +102,6 @@ void add_half_elements(std::vector<OpKernel>& table) {
   add.operator()<op::xlogy_Tensor, HalfPointwise<op::xlogy_Tensor>>(kSlow);
   add.operator()<op::mish_backward, HalfPointwise<op::mish_backward>>(kSlow);
   add.operator()<op::_prelu_kernel_backward, HalfOp<op::_prelu_kernel_backward>>(kSlow);
-  add.operator()<op::smooth_l1_loss, HalfOp<op::smooth_l1_loss>>(kSlow);
-  add.operator()<op::huber_loss_backward, HalfOp<op::huber_loss_backward>>(kSlow);
-  add.operator()<op::addr, HalfOp<op::addr>>(kSlow);
   add.operator()<op::flip, Flip>("fp16 is 4 times slower than fp32");
 }
 

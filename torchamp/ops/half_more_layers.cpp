@@ -1,5 +1,5 @@
-// float16 group norm, the rarer pooling layers, embedding bags, resampling and distances on CPU,
-// through LibTorch's own float32 kernels.
+// The rarer pooling layers, embedding bags, resampling and distances of float16 on CPU, through
+// LibTorch's own float32 kernels.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_adaptive_avg_pool2d_ops.h>
@@ -21,8 +21,6 @@
 #include <ATen/ops/grid_sampler_2d_ops.h>
 #include <ATen/ops/grid_sampler_3d_backward_ops.h>
 #include <ATen/ops/grid_sampler_3d_ops.h>
-#include <ATen/ops/native_group_norm_backward_ops.h>
-#include <ATen/ops/native_group_norm_ops.h>
 
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/op_kernel.h"
@@ -30,7 +28,6 @@
 namespace torchamp::ops::detail {
 namespace {
 
-constexpr const char* kNorm = "fp16 is 2 to 8 times slower than fp32";
 constexpr const char* kPooling = "fp16 is 1.6 to 2 times slower than fp32";
 constexpr const char* kSampling = "fp16 is 2 to 60 times slower than fp32";
 constexpr const char* kBag = "fp16 is 5 times slower than fp32";
@@ -45,8 +42,6 @@ void add_half_more_layers(std::vector<OpKernel>& table) {
     table.push_back(
         op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
   };
-  add.operator()<op::native_group_norm>(kNorm);
-  add.operator()<op::native_group_norm_backward>(kNorm);
   add.operator()<op::_adaptive_avg_pool2d>(kPooling);
   add.operator()<op::adaptive_max_pool3d>(kPooling);
   add.operator()<op::adaptive_max_pool3d_backward>(kPooling);

@@ -55,6 +55,10 @@ struct Registry {
     detail::add_half_composites(table);
     detail::add_half_elements(table);
     detail::add_half_more_layers(table);
+    detail::add_smooth_l1(table);
+    detail::add_group_norm(table);
+    detail::add_row_sums(table);
+    detail::add_picked_numbers(table);
     detail::add_softmax(table);
     detail::add_gelu(table);
     detail::add_layer_norm(table);

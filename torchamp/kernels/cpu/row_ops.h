@@ -55,6 +55,42 @@ struct LayerNormGrad {
   float* sum_of_bias = nullptr;    ///< null as sum_of_weight is
 };
 
+/// Groups of `channels` channels, `pixels` numbers each, one behind the other; `groups` of them
+/// make an image. weight and bias, one number for each channel of an image, may be null: 1 and 0.
+struct GroupNorm {
+  Storage storage = Storage::kNone;
+  int64_t groups = 0, channels = 0, pixels = 0;
+  const void* x = nullptr;
+  void* out = nullptr;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  double eps = 0;
+  float* mean = nullptr;  ///< written: one a group
+  float* rstd = nullptr;  ///< written: 1 / sqrt(variance + eps)
+};
+
+struct GroupNormGrad {
+  Storage storage = Storage::kNone;
+  int64_t groups = 0, channels = 0, pixels = 0;
+  const void* grad = nullptr;
+  const void* x = nullptr;
+  void* out = nullptr;            ///< the gradient of x; may be null
+  const float* weight = nullptr;  ///< may be null: 1
+  const float* mean = nullptr;
+  const float* rstd = nullptr;
+  double* sum = nullptr;  ///< written, for each channel of each image: the sum of grad,
+  double* dot = nullptr;  ///< and of grad (x - mean) rstd
+};
+
+/// factor * z^2 / 2 where |z| < beta, else factor * beta (|z| - beta / 2), of z = x - y.
+struct SmoothL1Loss {
+  Storage storage = Storage::kNone;
+  const void* x = nullptr;
+  const void* y = nullptr;
+  float beta = 1;
+  float factor = 1;
+};
+
 /// Arrays that are indexed by row or column begin with the first of the matrix.
 struct RowKernels {
   void (*log_sums)(const Rows& x, int64_t columns, RowRange rows, LogSum* sums);
@@ -77,6 +113,18 @@ struct RowKernels {
                         int64_t count);
   void (*layer_norm)(const LayerNorm& norm, int64_t columns, RowRange rows);
   void (*layer_norm_backward)(const LayerNormGrad& norm, int64_t columns, RowRange rows);
+  /// Groups are numbered through all images.
+  void (*group_norm)(const GroupNorm& norm, RowRange groups);
+  void (*group_norm_backward)(const GroupNormGrad& norm, RowRange groups);
+  void (*smooth_l1)(const SmoothL1Loss& loss, void* out, int64_t count);
+  double (*smooth_l1_sum)(const SmoothL1Loss& loss, int64_t count);
+  /// factor * max(-beta, min(z, beta)) * grad; a null `grad` is 1. All of one storage.
+  void (*smooth_l1_backward)(const SmoothL1Loss& loss, const void* grad, void* out, int64_t count);
+  /// sums <- sums + factor * x
+  void (*add_row)(Storage storage, const void* x, float factor, float* sums, int64_t count);
+  /// out <- of_x * x + of_y * y; a null `x` is 0. `out` has the storage of `x`, and may be it.
+  void (*scale_and_add_row)(Storage storage, const void* x, float of_x, const float* y, float of_y,
+                            void* out, int64_t count);
 };
 
 }  // namespace torchamp::kernels
