@@ -126,8 +126,9 @@ class RowsByTarget {
       }
     } else {
       for (int64_t i = 0; i < count; ++i) rows.positions[static_cast<size_t>(i)] = i;
-      std::stable_sort(rows.positions.begin(), rows.positions.end(),
-                       [&](int64_t a, int64_t b) { return index[a] < index[b]; });
+      std::sort(rows.positions.begin(), rows.positions.end(), [&](int64_t x, int64_t y) {
+        return index[x] != index[y] ? index[x] < index[y] : x < y;
+      });
     }
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = index[rows.positions[static_cast<size_t>(i)]];
