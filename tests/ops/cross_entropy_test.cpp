@@ -240,8 +240,10 @@ TEST_F(CrossEntropyOp, OtherCallsGoOnToLibTorch) {
                                          at::Reduction::Sum);
       },
   };
+  // Those of two dimensions consist of a log_softmax that is ours, float16 images of nll_loss2d.
   const std::vector<bool> consists_of_log_softmax = {true,  true,  false, true,
                                                      false, false, false, false};
+  constexpr size_t kImages = 2;
   for (size_t i = 0; i < calls.size(); ++i) {
     for (const auto dtype : kDtypes) {
       const Tensor x = torch::randn({8, 12}).to(dtype).requires_grad_();
@@ -250,8 +252,9 @@ TEST_F(CrossEntropyOp, OtherCallsGoOnToLibTorch) {
         return std::vector<Tensor>{y, torch::autograd::grad({y}, {x})[0]};
       });
       for (size_t k = 0; k < off.size(); ++k) {
-        if (consists_of_log_softmax[i]) {
-          EXPECT_TRUE(torch::allclose(off[k], on[k], 2 * unit(dtype), 2 * unit(dtype)));
+        if (consists_of_log_softmax[i] || (i == kImages && dtype == torch::kHalf)) {
+          EXPECT_TRUE(torch::allclose(off[k], on[k], 2 * unit(dtype), 2 * unit(dtype)))
+              << i << " " << dtype << " " << k;
         } else {
           EXPECT_TRUE(torch::equal(off[k], on[k])) << i << " " << dtype << " " << k;
         }
