@@ -197,8 +197,8 @@ TEST_F(ChannelsLastWay, IsOpenToContiguousImagesAlone) {
 
 // A file may name a way that the call does not have.
 TEST_F(ChannelsLastWay, IsLibTorchsWhereAFileNamesItForOthers) {
-  const Tensor a = torch::randn({40, 70}).to(torch::kBFloat16),
-               b = torch::randn({70, 30}).to(torch::kBFloat16);
+  const Tensor a = torch::randn({400, 70}).to(torch::kBFloat16),  // not small
+      b = torch::randn({70, 30}).to(torch::kBFloat16);
   detail::set_times_hook(is_faster<Way::kLibTorch>);
   const Tensor expected = torch::mm(a, b);
   base::StateDict entry;

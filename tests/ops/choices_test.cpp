@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "torchamp/base/error.h"
+#include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/choice_table.h"
 #include "torchamp/ops/install.h"
 
@@ -37,19 +38,24 @@ constexpr auto float32_is_faster = is_faster<Way::kFloat32>;
 // 4 % is within the noise.
 void float32_is_hardly_faster(Choice& choice) { choice.us = {1.0, 0.96}; }
 
+// With the tables in plain C++, which leave all products to LibTorch: small ones would not be
+// chosen.
 class Choices : public ::testing::Test {
  protected:
-  Choices() {
+  Choices() : table_(kernels::cpu_table()) {
     torch::manual_seed(5);
     clear_choices();
+    kernels::use_cpu_table(**kernels::cpu_tables().begin());
     install();
   }
   ~Choices() override {
     detail::set_times_hook(nullptr);
     set_choosing(true);
     clear_choices();
+    kernels::use_cpu_table(table_);
     uninstall();
   }
+  const kernels::KernelTable& table_;
 };
 
 // The float32 sums of the two ways differ in their last bits, and one in some thousands of them

@@ -1,5 +1,9 @@
 // Matrix products of 16-bit tensors on CPU: LibTorch multiplies float16 element by element where
-// the CPU has no fp16 arithmetic, and bfloat16 of small matrices slower than float32.
+// the CPU has no fp16 arithmetic, and bfloat16 of small matrices slower than float32. Small ones
+// take TorchAmp's own kernel; others are chosen (bfloat16) or widened (float16).
+
+#include <algorithm>
+#include <utility>
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
@@ -10,11 +14,13 @@
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/mm_ops.h>
+#include <c10/util/SmallVector.h>
 
 #include "torchamp/ops/chosen_op.h"
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/matrix_products.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/small_products.h"
 
 namespace torchamp::ops::detail {
 namespace {
@@ -33,6 +39,24 @@ bool is_real(const Scalar& scalar) {
   return scalar.isFloatingPoint() || scalar.isIntegral(/*includeBool=*/false);
 }
 
+// LibTorch's products read nothing where alpha is 0.
+bool multiplies(const Scalar& alpha) { return alpha.toDouble() != 0.0; }
+
+// By strides alone: LibTorch's own check (ATen/MemoryOverlap.h) leaves slices undecided.
+bool has_each_element_once(const at::Tensor& tensor) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 3> dims;  // stride and size, the innermost first
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) != 1) dims.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;  // of the dimensions so far
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent) return false;
+    extent += stride * (size - 1);
+  }
+  return true;
+}
+
 // mm and bmm.
 template <int64_t dims>
 struct Product {
@@ -44,6 +68,13 @@ struct Product {
                             DispatchKeySet /*keys*/, const at::Tensor& a, const at::Tensor& b) {
     const KernelsOnly kernels_only;
     return product(a, b, {}, 0, 1);
+  }
+  static bool is_small(const at::Tensor& a, const at::Tensor& b) {
+    const at::ScalarType dtype = dtype_of(a, b);
+    return is_16_bit(dtype) && is_small_product(dtype, a, b);
+  }
+  static at::Tensor compute_small(const at::Tensor& a, const at::Tensor& b) {
+    return small_product(a, b, {}, 0, 1);
   }
 };
 
@@ -67,6 +98,15 @@ struct AddedProduct {
     const KernelsOnly kernels_only;
     return product(a, b, self, beta, alpha);
   }
+  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const Scalar& beta, const Scalar& alpha) {
+    const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
+    return is_16_bit(dtype) && multiplies(alpha) && is_small_product(dtype, a, b);
+  }
+  static at::Tensor compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                                  const Scalar& beta, const Scalar& alpha) {
+    return small_product(a, b, self, beta, alpha);
+  }
 };
 
 // addmm_ and baddbmm_.
@@ -87,20 +127,108 @@ struct AddedProductInPlace {
     product_into(self, a, b, beta, alpha);
     return self;
   }
+  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const Scalar& beta, const Scalar& alpha) {
+    const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
+    return is_16_bit(dtype) && multiplies(alpha) && has_each_element_once(self) &&
+           is_small_product(dtype, a, b);
+  }
+  static at::Tensor& compute_small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                                   const Scalar& beta, const Scalar& alpha) {
+    small_product_into(self, self, a, b, beta, alpha);
+    return self;
+  }
+};
+
+// addmv, for the small kernel alone.
+struct AddedVectorProduct {
+  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const Scalar& beta, const Scalar& alpha) {
+    const at::ScalarType dtype = WidenedCall().dtype_of(self, a, b);
+    return is_16_bit(dtype) && a.dim() == 2 && b.dim() == 1 && self.dim() == 1 &&
+           a.size(1) == b.size(0) && a.size(0) == self.size(0) && is_real(beta) && is_real(alpha) &&
+           multiplies(alpha) && is_small_product(dtype, a, b);
+  }
+  static at::Tensor compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                                  const Scalar& beta, const Scalar& alpha) {
+    return small_product(a, b, self, beta, alpha);
+  }
+};
+
+struct AddedVectorProductInPlace {
+  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const Scalar& beta, const Scalar& alpha) {
+    return AddedVectorProduct::is_small(self, a, b, beta, alpha) && has_each_element_once(self) &&
+           !self.is_alias_of(a) && !self.is_alias_of(b);
+  }
+  static at::Tensor& compute_small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                                   const Scalar& beta, const Scalar& alpha) {
+    small_product_into(self, self, a, b, beta, alpha);
+    return self;
+  }
+};
+
+struct AddedVectorProductOut {
+  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                       const Scalar& beta, const Scalar& alpha, const at::Tensor& out) {
+    return AddedVectorProduct::is_small(self, a, b, beta, alpha) &&
+           AddedVectorProductInPlace::is_small(out, a, b, beta, alpha) &&
+           out.scalar_type() == self.scalar_type() && (out.is_same(self) || !out.is_alias_of(self));
+  }
+  static at::Tensor& compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                                   const Scalar& beta, const Scalar& alpha, at::Tensor& out) {
+    small_product_into(out, self, a, b, beta, alpha);
+    return out;
+  }
+};
+
+// An op whose calls take the small kernel if they may, else the way of `Rest`.
+template <class Op, class Small, class Rest, class Schema = typename Op::schema>
+struct SmallFirst;
+
+template <class Op, class Small, class Rest, class Return, class... Args>
+struct SmallFirst<Op, Small, Rest, Return(Args...)> {
+  static constexpr Before& before = Rest::before;
+
+  static Return call(DispatchKeySet keys, Args... args) {
+    if (Small::is_small(args...)) return Small::compute_small(args...);
+    return Rest::call(keys, std::forward<Args>(args)...);
+  }
+};
+
+// Widens float16 where the CPU has no arithmetic for it; else the op is LibTorch's.
+template <class Op, class Schema = typename Op::schema>
+struct HalfIfSlow;
+
+template <class Op, class Return, class... Args>
+struct HalfIfSlow<Op, Return(Args...)> {
+  static constexpr Before& before = HalfOp<Op>::before;
+
+  static Return call(DispatchKeySet keys, Args... args) {
+    if (rule_for(at::kHalf).standing == Way::kFloat32) {
+      return HalfOp<Op>::call(keys, std::forward<Args>(args)...);
+    }
+    return before.call<Return, Args...>(keys, std::forward<Args>(args)...);
+  }
 };
 
 constexpr const char* kSlow =
-    "fp16 is 12 to 65 times slower than fp32; bf16 up to 5 times, for small matrices";
+    "small matrices: bf16 is up to 5 times slower than fp32; fp16 12 to 65 times, large ones too";
 constexpr const char* kSlowHalf = "fp16 is 12 to 65 times slower than fp32";
+constexpr const char* kSlowVector =
+    "fp16 rounds the running sum at each step; bf16 is slower than fp32";
 constexpr const char* kRounds = "rounds the running sum to fp16, at each step";
 
 }  // namespace
 
 void add_matrix_products(std::vector<OpKernel>& table) {
   namespace op = at::_ops;
-  const auto choose = [&table]<class Op, class Wide>() {
-    table.push_back(op_kernel<Op, ChosenOp<Op, Wide>>(k16Bit, kSlow,
-                                                      /*is_for_cpus_without_fp16=*/false));
+  const auto add = [&table]<class Op, class Small, class Rest>(const char* reason) {
+    table.push_back(op_kernel<Op, SmallFirst<Op, Small, Rest>>(k16Bit, reason,
+                                                               /*is_for_cpus_without_fp16=*/false));
+  };
+  const auto choose = [&add]<class Op, class Kind>() {
+    add.template operator()<Op, Kind, ChosenOp<Op, Kind>>(kSlow);
   };
   choose.operator()<op::mm, Product<2>>();
   choose.operator()<op::addmm, AddedProduct<2>>();
@@ -120,9 +248,9 @@ void add_matrix_products(std::vector<OpKernel>& table) {
   widen.operator()<op::addbmm>(kRounds);
   widen.operator()<op::addbmm_>(kRounds);
   widen.operator()<op::addbmm_out>(kRounds);
-  widen.operator()<op::addmv>(kRounds);
-  widen.operator()<op::addmv_>(kRounds);
-  widen.operator()<op::addmv_out>(kRounds);
+  add.operator()<op::addmv, AddedVectorProduct, HalfIfSlow<op::addmv>>(kSlowVector);
+  add.operator()<op::addmv_, AddedVectorProductInPlace, HalfIfSlow<op::addmv_>>(kSlowVector);
+  add.operator()<op::addmv_out, AddedVectorProductOut, HalfIfSlow<op::addmv_out>>(kSlowVector);
 }
 
 }  // namespace torchamp::ops::detail

@@ -199,6 +199,25 @@ inline void store_whole(Lane<float> a, int64_t* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4),
                       _mm256_cvtepu32_epi64(_mm256_extracti128_si256(whole, 1)));
 }
+// Eight rows of eight numbers become columns.
+inline void transpose_square(Lane<float> (&x)[8]) {
+  __m256 pairs[8];  // 128 bits hold two numbers of two rows
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(x[i].x, x[i + 1].x);
+    pairs[i + 1] = _mm256_unpackhi_ps(x[i].x, x[i + 1].x);
+  }
+  __m256 fours[8];  // half l of fours[4 * i + j]: column 4 * l + j of rows 4 * i to 4 * i + 3
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    x[j].x = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x20);
+    x[4 + j].x = _mm256_permute2f128_ps(fours[j], fours[4 + j], 0x31);
+  }
+}
 // Takes g where the index is `place`, else 0, and counts what it took.
 struct IndexMatches {
   __m256i counts = _mm256_setzero_si256();

@@ -181,6 +181,37 @@ inline void store_whole(Lane<float> a, int64_t* to) {
   _mm512_storeu_si512(to, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(whole)));
   _mm512_storeu_si512(to + 8, _mm512_cvtepu32_epi64(_mm512_extracti32x8_epi32(whole, 1)));
 }
+// Sixteen rows of sixteen numbers become columns.
+inline void transpose_square(Lane<float> (&x)[16]) {
+  __m512 pairs[16];  // 128 bits hold two numbers of two rows
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(x[i].x, x[i + 1].x);
+    pairs[i + 1] = _mm512_unpackhi_ps(x[i].x, x[i + 1].x);
+  }
+  __m512 fours[16];  // part l of fours[4 * i + j]: column 4 * l + j of rows 4 * i to 4 * i + 3
+  const auto low = [](__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  };
+  const auto high = [](__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+  };
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = low(pairs[i], pairs[i + 2]);
+    fours[i + 1] = high(pairs[i], pairs[i + 2]);
+    fours[i + 2] = low(pairs[i + 1], pairs[i + 3]);
+    fours[i + 3] = high(pairs[i + 1], pairs[i + 3]);
+  }
+  for (int j = 0; j < 4; ++j) {
+    const __m512 even_above = _mm512_shuffle_f32x4(fours[j], fours[4 + j], 0x88);
+    const __m512 odd_above = _mm512_shuffle_f32x4(fours[j], fours[4 + j], 0xDD);
+    const __m512 even_below = _mm512_shuffle_f32x4(fours[8 + j], fours[12 + j], 0x88);
+    const __m512 odd_below = _mm512_shuffle_f32x4(fours[8 + j], fours[12 + j], 0xDD);
+    x[j].x = _mm512_shuffle_f32x4(even_above, even_below, 0x88);
+    x[4 + j].x = _mm512_shuffle_f32x4(odd_above, odd_below, 0x88);
+    x[8 + j].x = _mm512_shuffle_f32x4(even_above, even_below, 0xDD);
+    x[12 + j].x = _mm512_shuffle_f32x4(odd_above, odd_below, 0xDD);
+  }
+}
 // Takes g where the index is `place`, else 0, and counts what it took.
 struct IndexMatches {
   __m512i counts = _mm512_setzero_si512();

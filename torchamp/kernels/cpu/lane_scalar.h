@@ -103,6 +103,8 @@ inline void take_larger(Lane<float> x, Lane<float> here, Lane<float>& largest, L
 }
 // Whole numbers from 0 to 2^24.
 inline void store_whole(Lane<float> a, int64_t* to) { *to = static_cast<int64_t>(a.x); }
+// A row of one number is its column.
+inline void transpose_square(Lane<float> (&/*x*/)[1]) {}
 // Takes g where the index is `place`, else 0, and counts what it took.
 struct IndexMatches {
   int64_t counts = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "torchamp/kernels/cpu/image_ops.h"
+#include "torchamp/kernels/cpu/product.h"
 #include "torchamp/kernels/cpu/row_ops.h"
 #include "torchamp/kernels/formula/adam.h"
 #include "torchamp/kernels/formula/lamb.h"
@@ -88,6 +89,7 @@ struct KernelTable {
   void (*estimated_roots)(int64_t count, float* x);
   ImageKernels image;
   RowKernels rows;
+  ProductKernels products;
 };
 
 /// All tables of this build, the plainest first.

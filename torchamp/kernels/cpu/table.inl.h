@@ -13,6 +13,8 @@
 #include "torchamp/kernels/cpu/image_ops.inl.h"
 #include "torchamp/kernels/cpu/row_ops.inl.h"
 #include "torchamp/kernels/cpu/table.h"
+//
+#include "torchamp/kernels/cpu/product.inl.h"
 
 namespace torchamp::kernels {
 namespace {
@@ -589,10 +591,20 @@ void estimated_roots(int64_t count, float* x) {
 }
 
 constexpr KernelTable make_table(const char* name, bool (*runs_here)()) {
-  return {name,         runs_here, measure,          multiply,
-          adam,         sgd,       lamb_moments_any, lamb_apply_any,
-          read,         write,     estimated_roots,  image_kernels,
-          row_kernels()};
+  return {name,
+          runs_here,
+          measure,
+          multiply,
+          adam,
+          sgd,
+          lamb_moments_any,
+          lamb_apply_any,
+          read,
+          write,
+          estimated_roots,
+          image_kernels,
+          row_kernels(),
+          product_kernels()};
 }
 
 }  // namespace
