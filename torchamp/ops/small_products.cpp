@@ -25,10 +25,11 @@ using kernels::ProductPart;
 // as fast as LibTorch's at 33x127x65 and below, and 1.5 times slower at 64x1024x10, where LibTorch
 // multiplies pairs; of a vector, three times as fast at 512x512 and level at 1024x4096. Float16 is
 // widened otherwise, at float32's speed less the copies; ours is 1.1 to 2.2 times as fast as
-// float32 up to 1024x1024x1024, the largest tried.
+// float32 up to 1024x1024x1024, and steps of GPT (products of 2^30 to 2^33) go from 0.97 of
+// float32's speed to 1.48, of the MLP from 0.99 to 1.22.
 constexpr int64_t kMostBf16 = 1 << 19;
 constexpr int64_t kMostBf16OfVector = 1 << 22;
-constexpr int64_t kMostHalf = 1 << 30;
+constexpr int64_t kMostHalf = int64_t{1} << 36;
 // An element is one chain of float32 sums, whose error grows with its length.
 constexpr int64_t kLongestSum = 1 << 12;
 constexpr int64_t kLongestSumOfVector = 1 << 14;
