@@ -216,24 +216,28 @@ int64_t largest_batch(Work work, Precision precision, int64_t bytes, int64_t& pe
   };
   const auto step_from = [](int64_t batch) { return std::max<int64_t>(1, batch / 100); };
   const int64_t first = 4, first_peak = peak_of(first);
-  int64_t last = 16, last_peak = peak_of(last);
+  int64_t other = 16, other_peak = peak_of(other);
   int64_t fits = 0, too_large = std::numeric_limits<int64_t>::max();
   while (too_large - fits > step_from(fits)) {
-    const double each = static_cast<double>(last_peak - first_peak) /
-                        static_cast<double>(last == first ? 1 : last - first);
+    const double each =
+        static_cast<double>(other_peak - first_peak) / static_cast<double>(other - first);
     const double room = static_cast<double>(bytes - first_peak) / std::max(1.0, each);
-    last = std::max<int64_t>(1, first + static_cast<int64_t>(room));
-    if (last <= fits) last = fits + step_from(fits);
-    if (last >= too_large) last = too_large - step_from(too_large);
-    if (last <= fits) last = fits + (too_large - fits) / 2;
-    last_peak = peak_of(last);
-    if (last_peak <= bytes) {
-      fits = last;
-      peak = last_peak;
+    int64_t guess = std::max<int64_t>(1, first + static_cast<int64_t>(room));
+    if (guess <= fits) guess = fits + step_from(fits);
+    if (guess >= too_large) guess = too_large - step_from(too_large);
+    if (guess <= fits) guess = fits + (too_large - fits) / 2;
+    const int64_t measured = peak_of(guess);
+    if (measured <= bytes) {
+      fits = guess;
+      peak = measured;
     } else {
-      too_large = last;
+      too_large = guess;
     }
     if (too_large == 1) return 0;
+    if (guess != first) {
+      other = guess;
+      other_peak = measured;
+    }
   }
   return fits;
 }
