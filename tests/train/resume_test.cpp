@@ -13,6 +13,7 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/choice_table.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/optim/adamw.h"
@@ -298,11 +299,25 @@ TEST(ResumeMasterWeights, BeginAndEndBetweenTwoStepsWithoutATrace) {
   }
 }
 
+// The products of these nets are small: every table but the plain one multiplies them itself.
+class ResumeChoices : public testing::Test {
+ protected:
+  ResumeChoices() { kernels::use_cpu_table(**kernels::cpu_tables().begin()); }
+  ~ResumeChoices() override {
+    kernels::use_cpu_table(before_);
+    ops::detail::set_times_hook(nullptr);
+    ops::clear_choices();
+  }
+
+ private:
+  const kernels::KernelTable& before_ = kernels::cpu_table();
+};
+
 void float32_is_faster(ops::Choice& choice) { choice.us = {2.0, 1.0}; }
 void libtorch_is_faster(ops::Choice& choice) { choice.us = {1.0, 2.0}; }
 
 // The second process would choose otherwise; it follows the checkpoint's choices.
-TEST(ResumeChoices, GoOnFromTheCheckpoint) {
+TEST_F(ResumeChoices, GoOnFromTheCheckpoint) {
   for (const bool float32 : {true, false}) {
     const auto first = float32 ? float32_is_faster : libtorch_is_faster;
     const auto later = float32 ? libtorch_is_faster : float32_is_faster;
@@ -337,7 +352,7 @@ TEST(ResumeChoices, GoOnFromTheCheckpoint) {
   }
 }
 
-TEST(ResumeChoices, OfAnotherCpuAreMadeAnew) {
+TEST_F(ResumeChoices, OfAnotherCpuAreMadeAnew) {
   TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
   base::StateDict saved = checkpoint_after(config, 6);
   base::StateDict choices = saved.at("ops_choices").to_dict();
@@ -353,7 +368,7 @@ TEST(ResumeChoices, OfAnotherCpuAreMadeAnew) {
   EXPECT_EQ(ops::count_choices().all, 0);
 }
 
-TEST(ResumeChoices, OffKeepsThemOffWhileTheTrainerLives) {
+TEST_F(ResumeChoices, OffKeepsThemOffWhileTheTrainerLives) {
   TrainerConfig config = config_for(Precision::kBf16, OptimizerKind::kAdamW);
   config.ops_choices = false;
   ops::clear_choices();
