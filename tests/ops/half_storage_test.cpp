@@ -208,7 +208,7 @@ TEST_F(HalfStorage, SumsOverOneDimensionRoundOnce) {
   }
   Tensor x = half({64, 2, 512});
   EXPECT_EQ(x.sum(1, false, torch::kFloat).scalar_type(), torch::kFloat);
-  EXPECT_EQ(x.sum({0, 1}).sizes(), (std::vector<int64_t>{512}));
+  EXPECT_EQ(x.sum(at::IntArrayRef({0, 1})).sizes(), (std::vector<int64_t>{512}));
   the_same_everywhere([&] { return x.sum(1); });
   x[5][1][9] = kInf;
   x[5][1][10] = std::nan("");
