@@ -264,6 +264,23 @@ TEST_F(Choices, HoldNoFloat32CopiesOfLargeTensors) {
   EXPECT_FALSE(float32_channels_last.has_value());
 }
 
+// Channels alone, and transposed convolutions, are slow in bfloat16 at any size.
+TEST_F(Choices, TryFloat32ForLargeDepthwiseAndTransposedConvolutions) {
+  detail::set_times_hook(float32_is_faster);
+  const Tensor large = bf16({2, 16, 256, 256}).requires_grad_();
+  const auto made_and_float32 = [&](const Tensor& result) {
+    result.sum().backward();
+    const ChoiceCount count = count_choices();
+    clear_choices();
+    return std::pair(count.all, count.float32);
+  };
+  const std::pair<int64_t, int64_t> both(2, 2);  // forward and backward
+  const Tensor depthwise = bf16({16, 1, 3, 3}).requires_grad_();
+  EXPECT_EQ(made_and_float32(torch::conv2d(large, depthwise, {}, 1, 1, 1, 16)), both);
+  const Tensor transposed = bf16({16, 4, 2, 2}).requires_grad_();
+  EXPECT_EQ(made_and_float32(torch::conv_transpose2d(large, transposed, {}, 2)), both);
+}
+
 TEST_F(Choices, DependOnShapeLayoutAndThreadsButNotOnNumbers) {
   const auto made = [](const Tensor& a, const Tensor& b) {
     const int64_t before = count_choices().all;

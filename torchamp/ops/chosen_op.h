@@ -19,14 +19,15 @@ namespace torchamp::ops::detail {
 /// A kernel for the CPU key. `Wide` is the float32 path: dtype_of(arguments) says whether it may
 /// take a call, compute(before, dtype, keys, arguments) takes it. Both must return tensors that do
 /// not share memory with arguments, except that an op that writes writes its first argument.
-/// `Last` is ChannelsLast<Op> for an op that has these ways, too.
+/// `Last` is ChannelsLast<Op> for an op that has these ways, too. Where `Wide` has a function
+/// gains_at_any_size(arguments), float32 is tried for those calls however large they are.
 template <class Op, class Wide = Widened<Op>, class Last = NoChannelsLast,
           class Schema = typename Op::schema>
 struct ChosenOp;
 
 /// Calls whose tensors hold more numbers are not tried in float32, whose copies, twice as large as
 /// the tensors, would be the peak of a run's memory. bfloat16 by LibTorch, or in channels_last, is
-/// 1.04 to 9 times as fast as float32 there (docs/choices.md names the exceptions).
+/// 1.04 to 9 times as fast as float32 there (docs/choices.md names an exception).
 inline constexpr int64_t kMostWidened = 1 << 20;
 
 template <class Op, class Wide, class Last, class Return, class... Args>
@@ -83,9 +84,11 @@ struct ChosenOp<Op, Wide, Last, Return(Args...)> {
 
   static Ways ways(const Rule& rule, const std::decay_t<Args>&... args) {
     Ways all = {rule.standing};
-    if (rule.standing == Way::kLibTorch && (count(args) + ... + 0) <= kMostWidened) {
-      all.push_back(Way::kFloat32);
+    bool may_widen = (count(args) + ... + 0) <= kMostWidened;
+    if constexpr (requires { Wide::gains_at_any_size(args...); }) {
+      may_widen = may_widen || Wide::gains_at_any_size(args...);
     }
+    if (rule.standing == Way::kLibTorch && may_widen) all.push_back(Way::kFloat32);
     if constexpr (kHasLast) {
       if (Last::allows(args...)) {
         const bool widens = all.back() == Way::kFloat32;
