@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """clang-tidy over the library, in parallel; with --all over models, cli, bench and examples too. LibTorch's headers make a
-file take ten seconds, torch/torch.h (which the library never includes) a minute, so a clean result is remembered (build/tidy/clean) under a hash of the file, of every header of ours that
+file take some seconds, torch/torch.h (which the library never includes) more, so a clean result is remembered (build/tidy/clean) under a hash of the file, of every header of ours that
 it reaches and of the configuration; only what changed is looked at again.
 
-usage: tools/tidy.py [--all] [--jobs N] [--command clang-tidy-14] [FILE ...]      needs build/tidy/compile_commands.json (cmake --preset tidy)
+usage: tools/tidy.py [--all] [--jobs N] [--command clang-tidy] [FILE ...]      needs build/tidy/compile_commands.json (cmake --preset tidy)
 """
 import argparse
 import concurrent.futures
@@ -20,6 +20,12 @@ BUILD = ROOT / "build" / "tidy"
 LIBRARY = ("torchamp",)
 PROGRAMS = ("models", "cli", "bench", "examples")
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def installed_command():
+    """The clang-tidy that tools/setup.sh installed; else the one on PATH, which must know the options of .clang-tidy."""
+    found = sorted(ROOT.glob(".deps/clang-tidy-*/clang_tidy/data/bin/clang-tidy"))
+    return str(found[-1]) if found else "clang-tidy"
 
 
 def reached(path, seen):
@@ -47,7 +53,7 @@ def fingerprint(path, command, version):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--command", default="clang-tidy")
+    parser.add_argument("--command", default=installed_command())
     parser.add_argument("--all", action="store_true")
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
