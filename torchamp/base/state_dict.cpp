@@ -151,14 +151,43 @@ const StateDict& Value::to_dict(const std::string& who) const {
 const std::vector<Value>& Value::to_items(const std::string& who) const {
   if (is<List>()) return std::get<List>(storage_).items;
   if (is<Tuple>()) return std::get<Tuple>(storage_).items;
-  wrong_type(who, type_name(), "list or tuple");
+  if (is<Set>()) return std::get<Set>(storage_).items;
+  wrong_type(who, type_name(), "list, tuple or set");
 }
 
 const char* Value::type_name() const {
-  constexpr const char* kNames[] = {"NoneType", "bool", "int",   "float", "str",
-                                    "Tensor",   "list", "tuple", "dict"};
+  constexpr const char* kNames[] = {"NoneType", "bool",  "int",   "float", "str",
+                                    "Tensor",   "list",  "tuple", "dict",  "int",
+                                    "complex",  "bytes", "set",   "dtype", "device"};
   static_assert(std::size(kNames) == std::variant_size_v<Storage>);
   return kNames[storage_.index()];
+}
+
+std::string BigInt::to_string() const {
+  constexpr size_t kSpelled = 1024;
+  if (bytes.size() > kSpelled) return "an int of " + std::to_string(8 * bytes.size()) + " bits";
+  const bool is_negative = (static_cast<unsigned char>(bytes.back()) & 0x80U) != 0;
+  std::vector<unsigned> digits{0};  // little-endian, base 10
+  for (size_t i = bytes.size(); i-- > 0;) {
+    unsigned byte = static_cast<unsigned char>(bytes[i]);
+    if (is_negative) byte = ~byte & 0xFFU;
+    unsigned carry = byte;
+    for (unsigned& digit : digits) {
+      carry += digit * 256;
+      digit = carry % 10;
+      carry /= 10;
+    }
+    for (; carry > 0; carry /= 10) digits.push_back(carry % 10);
+  }
+  if (is_negative) {  // -x = ~x + 1
+    size_t i = 0;
+    while (i < digits.size() && digits[i] == 9) digits[i++] = 0;
+    if (i == digits.size()) digits.push_back(0);
+    ++digits[i];
+  }
+  std::string text = is_negative ? "-" : "";
+  for (size_t i = digits.size(); i-- > 0;) text.push_back(static_cast<char>('0' + digits[i]));
+  return text;
 }
 
 std::string printable(std::string_view text) {

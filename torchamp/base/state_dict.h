@@ -11,6 +11,9 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/complex.h>
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/export.h"
@@ -27,6 +30,29 @@ struct List {
 /// A Python tuple.
 struct Tuple {
   std::vector<Value> items;
+};
+
+/// A Python set or frozenset; the order is that of the file.
+struct Set {
+  std::vector<Value> items;
+};
+
+/// Python's bytes or bytearray.
+struct Bytes {
+  std::string data;
+
+  bool operator==(const Bytes&) const = default;
+};
+
+/// A Python int beyond 64 bits.
+struct TORCHAMP_API BigInt {
+  /// Little-endian two's complement; more than 8 bytes, the last not superfluous.
+  std::string bytes;
+
+  bool operator==(const BigInt&) const = default;
+  /// Decimal, as Python prints it; beyond 1024 bytes "an int of N bits", since digits would take
+  /// time that grows with the square of their number.
+  std::string to_string() const;
 };
 
 /// A Python dict whose keys are strings or integers, in insertion order.
@@ -72,11 +98,13 @@ class TORCHAMP_API StateDict {
   std::unique_ptr<Index> index_;  // place of each key; absent while a scan is quicker
 };
 
-/// One value of a StateDict: None, bool, int, float, str, tensor, list, tuple or dict.
+/// One value of a StateDict: None, bool, int of any size, float, complex, str, bytes, tensor, list,
+/// tuple, set, dict, dtype or device.
 class TORCHAMP_API Value {
  public:
-  using Storage = std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List,
-                               Tuple, StateDict>;
+  using Storage =
+      std::variant<std::monostate, bool, int64_t, double, std::string, at::Tensor, List, Tuple,
+                   StateDict, BigInt, c10::complex<double>, Bytes, Set, at::ScalarType, at::Device>;
 
   Value() = default;  // None
   Value(bool value) : storage_(value) {}
@@ -89,6 +117,12 @@ class TORCHAMP_API Value {
   Value(List value) : storage_(std::move(value)) {}
   Value(Tuple value) : storage_(std::move(value)) {}
   Value(StateDict value) : storage_(std::move(value)) {}
+  Value(BigInt value) : storage_(std::move(value)) {}
+  Value(c10::complex<double> value) : storage_(value) {}
+  Value(Bytes value) : storage_(std::move(value)) {}
+  Value(Set value) : storage_(std::move(value)) {}
+  Value(at::ScalarType value) : storage_(value) {}
+  Value(at::Device value) : storage_(value) {}
 
   bool is_none() const { return std::holds_alternative<std::monostate>(storage_); }
   template <typename T>
@@ -105,11 +139,11 @@ class TORCHAMP_API Value {
   const std::string& to_string(const std::string& who = "value") const;
   const at::Tensor& to_tensor(const std::string& who = "value") const;
   const StateDict& to_dict(const std::string& who = "value") const;
-  /// The items of a list or a tuple.
+  /// The items of a list, a tuple or a set.
   const std::vector<Value>& to_items(const std::string& who = "value") const;
 
-  /// Python's name of the type held: "NoneType", "bool", "int", "float", "str", "Tensor", "list",
-  /// "tuple", "dict".
+  /// Python's name of the type held: "NoneType", "bool", "int", "float", "complex", "str", "bytes",
+  /// "Tensor", "list", "tuple", "set", "dict", "dtype", "device".
   const char* type_name() const;
   const Storage& storage() const { return storage_; }
 

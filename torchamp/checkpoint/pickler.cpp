@@ -189,6 +189,15 @@ class Pickler {
             [&](size_t i) { inside(std::to_string(i), [&] { value(members.items[i]); }); });
   }
 
+  // A call of "module\nname\n" with `count` arguments that `write` writes.
+  template <typename Write>
+  void call(const std::string& name, size_t count, Write write) {
+    global(name);
+    tuple(count, write);
+    put('R');
+    memoize();
+  }
+
   // A tuple of `count` parts that `write` writes.
   template <typename Write>
   void tuple(size_t count, Write write) {
@@ -213,6 +222,53 @@ class Pickler {
   void write(const at::Tensor& value) { tensor(value); }
   void write(const base::List& value) { list(value); }
   void write(const StateDict& value) { dict(value); }
+  void write(at::ScalarType value) {
+    const auto dtype = find_dtype(value);
+    if (!dtype) {
+      fail("is the dtype " + std::string(c10::toString(value)) +
+           "; those that torch.save writes are accepted.");
+    }
+    global("torch\n" + std::string(dtype->name) + "\n");
+  }
+  void write(at::Device value) {
+    call("torch\ndevice\n", value.has_index() ? 2 : 1, [&](size_t i) {
+      if (i == 0) return string(c10::DeviceTypeName(value.type(), /*lower_case=*/true));
+      integer(value.index());
+    });
+  }
+  void write(const c10::complex<double>& value) {
+    call("__builtin__\ncomplex\n", 2,
+         [&](size_t i) { real(i == 0 ? value.real() : value.imag()); });
+  }
+  void write(const base::Set& value) {
+    call("__builtin__\nset\n", 1, [&](size_t) { list({value.items}); });
+  }
+  // Protocol 2 has no bytes: Python writes a str of the same code points, and how to encode it.
+  void write(const base::Bytes& value) {
+    call("_codecs\nencode\n", 2, [&](size_t i) {
+      if (i == 1) return string("latin1");
+      std::string text;
+      for (const char byte : value.data) {
+        const auto code = static_cast<unsigned char>(byte);
+        if (code < 0x80) {
+          text.push_back(byte);
+        } else {
+          text.push_back(static_cast<char>(0xC0U | (code >> 6)));
+          text.push_back(static_cast<char>(0x80U | (code & 0x3FU)));
+        }
+      }
+      string(text);
+    });
+  }
+  void write(const base::BigInt& value) {
+    constexpr size_t kMost = 255;  // what LONG1 holds; weights_only=True reads no larger int
+    if (value.bytes.size() > kMost) {
+      fail("is " + value.to_string() + "; Python reads ints of up to 2040 bits from a checkpoint.");
+    }
+    put('\x8a');
+    put_uint(value.bytes.size(), 1);
+    put(value.bytes);
+  }
   void write(const base::Tuple& value) {
     tuple(value.items.size(),
           [&](size_t i) { inside(std::to_string(i), [&] { this->value(value.items[i]); }); });

@@ -25,32 +25,6 @@ using base::StateDict;
 using base::Value;
 using Kind = Node::Kind;
 
-// Python prints the number; so do we. `bytes` is little-endian two's complement.
-std::string decimal(std::string_view bytes) {
-  const bool is_negative = (static_cast<unsigned char>(bytes.back()) & 0x80U) != 0;
-  std::vector<unsigned> digits{0};  // little-endian, base 10
-  for (size_t i = bytes.size(); i-- > 0;) {
-    unsigned byte = static_cast<unsigned char>(bytes[i]);
-    if (is_negative) byte = ~byte & 0xFFU;
-    unsigned carry = byte;
-    for (unsigned& digit : digits) {
-      carry += digit * 256;
-      digit = carry % 10;
-      carry /= 10;
-    }
-    for (; carry > 0; carry /= 10) digits.push_back(carry % 10);
-  }
-  if (is_negative) {  // -x = ~x + 1
-    size_t i = 0;
-    while (i < digits.size() && digits[i] == 9) digits[i++] = 0;
-    if (i == digits.size()) digits.push_back(0);
-    ++digits[i];
-  }
-  std::string text = is_negative ? "-" : "";
-  for (size_t i = digits.size(); i-- > 0;) text.push_back(static_cast<char>('0' + digits[i]));
-  return text;
-}
-
 // "module\nname" as Python prints it.
 std::string dotted(std::string_view global) {
   std::string text(global.substr(0, 200));
@@ -68,7 +42,7 @@ std::string kind_text(const Node& node) {
     case Kind::kInt:
       return "int";
     case Kind::kBigInt:
-      return "int of " + decimal(node.text);
+      return "int";
     case Kind::kFloat:
       return "float";
     case Kind::kString:
@@ -128,11 +102,9 @@ class Rebuilder {
   }
 
   [[noreturn]] void fail_kind(const Node& node) const {
-    const char* hint = node.kind == Kind::kBigInt
-                           ? "; an int of 64 bits is accepted. Was a counter or seed larger?"
-                           : "; None, bool, int, float, str, list, tuple, dict and tensors are "
-                             "accepted. Convert it in Python before saving.";
-    fail("is " + a(kind_text(node)) + hint);
+    fail("is " + a(kind_text(node)) +
+         "; None, bool, int, float, str, list, tuple, dict and tensors are accepted. Convert it in "
+         "Python before saving.");
   }
 
   void spend(size_t bytes) {
@@ -196,6 +168,9 @@ class Rebuilder {
         return node.integer != 0;
       case Kind::kInt:
         return node.integer;
+      case Kind::kBigInt:
+        spend(node.text.size());
+        return base::BigInt{std::string(node.text)};
       case Kind::kFloat:
         return node.real;
       case Kind::kString:
