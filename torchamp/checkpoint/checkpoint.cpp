@@ -7,11 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "torchamp/checkpoint/atomic_file.h"
-#include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/pickler.h"
-#include "torchamp/checkpoint/rebuild.h"
-#include "torchamp/checkpoint/unpickler.h"
-#include "torchamp/checkpoint/zip_reader.h"
 #include "torchamp/checkpoint/zip_writer.h"
 
 namespace torchamp::checkpoint {
@@ -35,23 +31,6 @@ void add_storage(ZipWriter& writer, const std::string& name, const at::Storage& 
   bytes.set_(storage, 0, {num_bytes}, {1});
   bytes = bytes.to(at::kCPU);
   writer.add(name, bytes.const_data_ptr(), storage.nbytes());
-}
-
-base::StateDict load_archive(const std::filesystem::path& path) {
-  const ZipReader archive(path);
-  if (archive.contains("constants.pkl")) {
-    throw FormatError(
-        "the file is a TorchScript program (torch.jit.save, or C++ torch::save); a state_dict "
-        "saved by torch.save is expected. Save module.state_dict() instead.");
-  }
-  const std::string pickle = archive.read("data.pkl");
-  if (archive.contains("byteorder") && archive.read("byteorder") != "little") {
-    throw FormatError(
-        "the file was written on a big-endian machine; little-endian data is expected. Load it in "
-        "Python on this machine and save it again.");
-  }
-  Unpickler machine(pickle);
-  return rebuild(machine.load(), archive, pickle.size());
 }
 
 }  // namespace
@@ -80,19 +59,6 @@ void save(const std::filesystem::path& path, const base::StateDict& dict) {
 
 void check_can_save(const std::filesystem::path& path) {
   const AtomicFile unwritten(path);  // goes away again, as it is not committed
-}
-
-base::StateDict load(const std::filesystem::path& path) {
-  const std::string who = "[checkpoint::load] '" + path.string() + "' cannot be read: ";
-  try {
-    return load_archive(path);
-  } catch (const FormatError& error) {
-    throw CheckpointError(who + error.what());
-  } catch (const c10::Error& error) {
-    throw CheckpointError(who + first_line(error));
-  } catch (const std::bad_alloc&) {
-    throw CheckpointError(who + "there is not enough memory for it.");
-  }
 }
 
 }  // namespace torchamp::checkpoint

@@ -3,6 +3,7 @@
 // entries mean is the caller's business.
 
 #include <filesystem>
+#include <optional>
 
 #include "torchamp/base/export.h"
 #include "torchamp/base/state_dict.h"
@@ -33,17 +34,46 @@ TORCHAMP_API void save(const std::filesystem::path& path, const base::StateDict&
 /// Errors: CheckpointError, as save() would throw it before the first byte.
 TORCHAMP_API void check_can_save(const std::filesystem::path& path);
 
-/// Reads a .pt file written by save(), or by torch.save of PyTorch 1.6 and later.
+/// How a file is read.
+struct LoadOptions {
+  /// Tensors are views of a private map of the file: it opens at once and only what is used is
+  /// read. Writing to a tensor never reaches the file. See load() for what may happen to the file
+  /// then.
+  bool mmap = false;
+  /// Whether the checksums of tensor data are checked; absent: unless `mmap`, as that would read
+  /// all. The pickle and the directory are always checked.
+  std::optional<bool> verify;
+};
+
+/// Reads a .pt file written by save(), or by torch.save of any PyTorch since 0.4, in the zip format
+/// or the one before.
 ///
-/// The pickle in the file is read by a machine that knows only what weights_only=True allows and
-/// builds nothing but values: no file can make it execute code. Every byte used is checked against
-/// the file's checksums. OrderedDict is read as dict, torch.Size as tuple, Parameter as tensor.
+/// The pickle in the file is read by a machine that knows only what weights_only=True allows, and
+/// numpy scalars, numpy arrays, defaultdict and Counter as data. It builds nothing but values: no
+/// file can make it execute code. OrderedDict, defaultdict and Counter are read as dict, torch.Size
+/// as tuple, frozenset as set, bytearray as bytes, Parameter and numpy array as tensor, numpy
+/// scalars as bool, int, float, complex, bytes or str.
+///
+/// With `mmap`, a save() to the same path is harmless, as it makes a new file; a program that
+/// truncates the mapped file in place ends this process by SIGBUS at the next use of a tensor.
+/// Storages that are not aligned in the file for their dtype (torch.save aligns them) are copied.
 ///
 /// Devices: tensors come back on the CPU, wherever they were saved.
 /// Memory:  in proportion to the file's size, whatever the file claims.
 /// Errors:  CheckpointError naming the file, what was found and what was expected; for an entry
-///          of another kind its key and type.
-/// Source:  torch/serialization.py, `_load`; torch/_weights_only_unpickler.py.
-TORCHAMP_API base::StateDict load(const std::filesystem::path& path);
+///          of another kind its key and type; when the file's value is not a dict.
+/// Source:  torch/serialization.py, `_load`, `_legacy_load`; torch/_weights_only_unpickler.py.
+TORCHAMP_API base::StateDict load(const std::filesystem::path& path,
+                                  const LoadOptions& options = {});
+
+/// As load(), of a file that holds any value: a tensor or a list, say.
+TORCHAMP_API base::Value load_value(const std::filesystem::path& path,
+                                    const LoadOptions& options = {});
+
+/// Reads all of a file and checks it: every checksum there is, the pickle, every tensor's place.
+/// Holds no tensor data in memory.
+///
+/// Errors: CheckpointError, as load() throws it.
+TORCHAMP_API void verify(const std::filesystem::path& path);
 
 }  // namespace torchamp::checkpoint

@@ -77,13 +77,7 @@ class Rebuilder {
   Rebuilder(const ZipReader& archive, size_t pickle_size)
       : archive_(archive), budget_(kFreeBytes + kBytesPerPickleByte * pickle_size) {}
 
-  StateDict root(const Node& node) {
-    if (node.kind != Kind::kDict) {
-      throw FormatError("the file holds " + a(kind_text(node)) +
-                        "; a dict is expected. Save {'name': value} in Python.");
-    }
-    return dict(node);
-  }
+  Value root(const Node& node) { return value(node); }
 
  private:
   // What a pickle without tricks becomes in memory is below 100 times its size: two bytes recall a
@@ -379,7 +373,7 @@ class Rebuilder {
 
 }  // namespace
 
-base::StateDict rebuild(const Node& root, const ZipReader& archive, size_t pickle_size) {
+base::Value rebuild(const Node& root, const ZipReader& archive, size_t pickle_size) {
   return Rebuilder(archive, pickle_size).root(root);
 }
 

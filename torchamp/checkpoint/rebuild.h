@@ -8,11 +8,11 @@
 
 namespace torchamp::checkpoint {
 
-/// The dict that `root` stands for, with tensors read from `archive`.
+/// The value that `root` stands for, with tensors read from `archive`.
 ///
 /// FormatError names the entry by its path of keys when it is of a kind that a StateDict does not
 /// hold, or a tensor that does not fit its storage. `pickle_size` bounds the result: a small pickle
 /// that repeats itself into a huge tree is refused.
-base::StateDict rebuild(const Node& root, const ZipReader& archive, size_t pickle_size);
+base::Value rebuild(const Node& root, const ZipReader& archive, size_t pickle_size);
 
 }  // namespace torchamp::checkpoint
