@@ -1,11 +1,15 @@
+#include <algorithm>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include <c10/util/Exception.h>
 
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/format_error.h"
+#include "torchamp/checkpoint/input_file.h"
 #include "torchamp/checkpoint/rebuild.h"
+#include "torchamp/checkpoint/storage_reader.h"
 #include "torchamp/checkpoint/unpickler.h"
 #include "torchamp/checkpoint/zip_reader.h"
 
@@ -16,8 +20,41 @@ using base::CheckpointError;
 using base::StateDict;
 using base::Value;
 
-Value load_archive(const std::filesystem::path& path) {
-  const ZipReader archive(path);
+constexpr const char* kLoad = "checkpoint::load";
+
+// Says what a file is that is not a zip archive.
+void refuse_other_formats(const InputFile& file) {
+  constexpr uint64_t kStart = 64;
+  const std::string start = file.read_at(0, std::min(file.size(), kStart));
+  if (start.empty()) {
+    throw FormatError(
+        "the file is empty; a zip archive is expected. Was the file truncated or damaged?");
+  }
+  if (start.starts_with("PK\x03\x04")) return;
+  // torch.save before 1.6 wrote pickles one after another, the first of them this number.
+  constexpr std::string_view kLegacyNumber = "\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  if (start.size() > 2 && start[0] == '\x80' &&
+      start.compare(2, kLegacyNumber.size(), kLegacyNumber) == 0) {
+    throw FormatError(
+        "the file has the format that torch.save wrote before PyTorch 1.6; the zip format is "
+        "expected. Load it in Python and torch.save it again.");
+  }
+  if (start.size() > 9 && start[8] == '{' && (start[9] == '"' || start[9] == '}')) {
+    throw FormatError(
+        "the file looks like safetensors; a .pt file is expected. Was it written by torch.save?");
+  }
+  if (start.starts_with("version https://git-lfs")) {
+    throw FormatError(
+        "the file is a Git LFS pointer; the checkpoint itself is expected. Was 'git lfs pull' "
+        "forgotten?");
+  }
+  throw FormatError(
+      "the file does not start as a zip archive does; a .pt file of torch.save (PyTorch 1.6 or "
+      "later) is expected. Is it another kind of file?");
+}
+
+Value load_archive(InputFile& file, StorageReader& reader) {
+  const ZipReader archive(file);
   if (archive.contains("constants.pkl")) {
     throw FormatError(
         "the file is a TorchScript program (torch.jit.save, or C++ torch::save); a state_dict "
@@ -30,13 +67,16 @@ Value load_archive(const std::filesystem::path& path) {
         "Python on this machine and save it again.");
   }
   Unpickler machine(pickle);
-  return rebuild(machine.load(), archive, pickle.size());
+  Value value =
+      rebuild(machine.load(), pickle.size(),
+              {[&](const std::string& key) { return archive.locate("data/" + key); }, reader});
+  return value;
 }
 
 // What `read` gives; errors name `path` and `who`.
 template <typename Read>
-auto told_by(const std::string& who, const std::filesystem::path& path, Read read) {
-  const std::string start = "[" + who + "] '" + path.string() + "' cannot be read: ";
+auto told_by(const char* who, const std::filesystem::path& path, Read read) {
+  const std::string start = std::string("[") + who + "] '" + path.string() + "' cannot be read: ";
   try {
     return read();
   } catch (const FormatError& error) {
@@ -51,19 +91,40 @@ auto told_by(const std::string& who, const std::filesystem::path& path, Read rea
 
 }  // namespace
 
-Value load_value(const std::filesystem::path& path, const LoadOptions&) {
-  return told_by("checkpoint::load", path, [&] { return load_archive(path); });
+Value load_value(const std::filesystem::path& path, const LoadOptions& options) {
+  return told_by(kLoad, path, [&] {
+    InputFile file(path, kLoad);
+    refuse_other_formats(file);
+    StorageReader reader(file, options.mmap, options.verify.value_or(!options.mmap));
+    Value value = load_archive(file, reader);
+    reader.finish();
+    return value;
+  });
 }
 
 StateDict load(const std::filesystem::path& path, const LoadOptions& options) {
   Value value = load_value(path, options);
   if (!value.is<StateDict>()) {
-    throw CheckpointError("[checkpoint::load] '" + path.string() + "' cannot be read: the file holds a " +
-                      value.type_name() + "; a dict is expected. Save {'name': value} in Python.");
+    throw CheckpointError(std::string("[") + kLoad + "] '" + path.string() +
+                          "' cannot be read: the file holds a " + value.type_name() +
+                          "; a dict is expected. Save {'name': value} in Python.");
   }
   return value.to_dict();
 }
 
-void verify(const std::filesystem::path& path) { load_value(path); }
+void verify(const std::filesystem::path& path) {
+  const char* const kVerify = "checkpoint::verify";
+  told_by(kVerify, path, [&] {
+    InputFile file(path, kVerify);
+    refuse_other_formats(file);
+    StorageReader mapped(file, /*is_mapped=*/true, /*is_verified=*/false);
+    load_archive(file, mapped);
+    StorageReader all(file, /*is_mapped=*/true, /*is_verified=*/true);
+    const ZipReader archive(file);
+    for (const std::string& name : archive.names()) all.check(archive.locate(name));
+    all.finish();
+    return true;
+  });
+}
 
 }  // namespace torchamp::checkpoint

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/Storage.h>
@@ -74,8 +73,8 @@ std::string a(const std::string& noun) {
 
 class Rebuilder {
  public:
-  Rebuilder(const ZipReader& archive, size_t pickle_size)
-      : archive_(archive), budget_(kFreeBytes + kBytesPerPickleByte * pickle_size) {}
+  Rebuilder(size_t pickle_size, const Storages& storages)
+      : storages_(storages), budget_(kFreeBytes + kBytesPerPickleByte * pickle_size) {}
 
   Value root(const Node& node) { return value(node); }
 
@@ -342,39 +341,38 @@ class Rebuilder {
       }
       item_bytes = static_cast<int64_t>(c10::elementSize(dtype->type));
     }
-    const std::string record = "data/" + std::string(id.items[2]->text);
-    const uint64_t record_bytes = archive_.size(record);
+    const std::string key(id.items[2]->text);
+    auto it = known_storages_.find(key);
+    if (it == known_storages_.end()) {
+      Extent extent = storages_.find(key);
+      at::Storage bytes = storages_.reader.storage(extent, dtype ? item_bytes : kMostItemBytes);
+      it = known_storages_.emplace(key, std::pair(std::move(bytes), std::move(extent))).first;
+    }
+    const Extent& extent = it->second.second;
     int64_t claimed = 0;
     if (__builtin_mul_overflow(id.items[4]->integer, item_bytes, &claimed) ||
-        static_cast<uint64_t>(claimed) > record_bytes) {
+        static_cast<uint64_t>(claimed) > extent.size) {
       fail("is a tensor whose storage claims " + std::to_string(id.items[4]->integer) +
-           " elements; record '" + record + "' holds " + std::to_string(record_bytes) + " bytes." +
+           " elements; " + extent.name + " holds " + std::to_string(extent.size) + " bytes." +
            kDamaged);
     }
-    auto it = storages_.find(record);
-    if (it == storages_.end()) {
-      c10::Allocator* allocator = c10::GetCPUAllocator();
-      at::Storage bytes(at::Storage::use_byte_size_t(), static_cast<int64_t>(record_bytes),
-                        allocator->allocate(record_bytes), allocator, /*resizable=*/true);
-      archive_.read(record, bytes.mutable_data());
-      it = storages_.emplace(record, std::move(bytes)).first;
-    }
-    return {it->second, static_cast<uint64_t>(claimed)};
+    return {it->second.first, static_cast<uint64_t>(claimed)};
   }
 
+  static constexpr size_t kMostItemBytes = 16;  // complex128
   static constexpr const char* kDamaged = " Was the file damaged?";
 
-  const ZipReader& archive_;
+  const Storages& storages_;
   size_t budget_;
   std::vector<std::string> path_;
   std::unordered_map<const Node*, at::Tensor> tensors_;
-  std::unordered_map<std::string, at::Storage> storages_;
+  std::unordered_map<std::string, std::pair<at::Storage, Extent>> known_storages_;
 };
 
 }  // namespace
 
-base::Value rebuild(const Node& root, const ZipReader& archive, size_t pickle_size) {
-  return Rebuilder(archive, pickle_size).root(root);
+base::Value rebuild(const Node& root, size_t pickle_size, const Storages& storages) {
+  return Rebuilder(pickle_size, storages).root(root);
 }
 
 }  // namespace torchamp::checkpoint
