@@ -1,0 +1,497 @@
+// Which checkpoints of a run are kept, under which names, and what the background adds.
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <c10/core/CPUAllocator.h>
+#include <torch/torch.h>
+
+#include "checkpoint/manager_support.h"
+#include "checkpoint/system_calls.h"
+#include "support/temporary_folder.h"
+#include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
+
+namespace torchamp::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using base::CheckpointError;
+using base::StateDict;
+using system_calls::Action;
+using system_calls::Answer;
+using system_calls::Intercept;
+using Names = std::set<std::string>;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Holds the writer at its first byte until release().
+class Stall {
+ public:
+  Stall()
+      : intercept_([this](const std::string& call, const std::string&) {
+          if (call == "write" || call == "fallocate") {
+            is_there_ = true;
+            while (!is_released_) ::usleep(200);
+          }
+          return Answer{};
+        }) {}
+  ~Stall() { release(); }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+  void wait_until_there() {
+    while (!is_there_) ::usleep(200);
+  }
+  void release() { is_released_ = true; }
+
+ private:
+  std::atomic<bool> is_there_ = false;
+  std::atomic<bool> is_released_ = false;
+  Intercept intercept_;
+};
+
+// Counts the bytes of CPU tensors that are alive.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const data = std::malloc(std::max<size_t>(bytes, 1));
+    const std::lock_guard<std::mutex> lock(mutex());
+    sizes()[data] = bytes;
+    live() += bytes;
+    peak() = std::max(peak(), live());
+    return {data, data, &free, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  static size_t& live() {
+    static size_t bytes = 0;
+    return bytes;
+  }
+  static size_t& peak() {
+    static size_t bytes = 0;
+    return bytes;
+  }
+
+ private:
+  static void free(void* data) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    live() -= sizes().at(data);
+    sizes().erase(data);
+    std::free(data);
+  }
+  static std::mutex& mutex() {
+    static std::mutex instance;
+    return instance;
+  }
+  static std::unordered_map<void*, size_t>& sizes() {
+    static std::unordered_map<void*, size_t> instance;
+    return instance;
+  }
+};
+
+class CountBytes {
+ public:
+  CountBytes() : before_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(&allocator(), 0);
+    CountingAllocator::peak() = CountingAllocator::live();
+  }
+  ~CountBytes() { c10::SetCPUAllocator(before_, 0); }
+  CountBytes(const CountBytes&) = delete;
+  CountBytes& operator=(const CountBytes&) = delete;
+  static size_t live() { return CountingAllocator::live(); }
+  static size_t peak() { return CountingAllocator::peak(); }
+
+ private:
+  static CountingAllocator& allocator() {
+    static CountingAllocator instance;
+    return instance;
+  }
+  c10::Allocator* before_;
+};
+
+TEST(CheckpointManager, KeepsOneFileByDefault) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "last.pt");
+  for (int64_t step = 1; step <= 3; ++step) manager.save(numbered_state(step), step, 1.0);
+  manager.wait();
+  EXPECT_EQ(number_in(folder / "last.pt"), 3);
+  EXPECT_EQ(names_in(folder.path()), Names{"last.pt"});
+  EXPECT_FALSE(load(folder / "last.pt").contains("checkpoint_manager"));
+}
+
+TEST(CheckpointManager, KeepsTheLastOnesByStepAndTouchesNoOtherFile) {
+  const TemporaryFolder folder;
+  const Names others = {"last.step-12.pt",        "last.step-00000001.pt.bak",
+                        "last.step-0000000x.pt",  "last.step-000000001.pt",
+                        "other.step-00000001.pt", "last.step-00000001.safetensors",
+                        "last.step-.pt",          "last.step--0000001.pt"};
+  for (const std::string& name : others) write_file(folder / name, "x");
+  CheckpointManager manager(folder / "last.pt", {.keep_last = 2});
+  for (const int64_t step : {5, 90, 100, 123456789}) manager.save(numbered_state(step), step);
+  manager.wait();
+  Names expected = {"last.pt", "last.step-123456789.pt", "last.step-00000100.pt"};
+  expected.insert(others.begin(), others.end());
+  EXPECT_EQ(names_in(folder.path()), expected);
+  EXPECT_EQ(number_in(folder / "last.step-00000100.pt"), 100);
+  EXPECT_EQ(number_in(folder / "last.pt"), 123456789);
+  EXPECT_TRUE(fs::equivalent(folder / "last.pt", folder / "last.step-123456789.pt"));
+}
+
+TEST(CheckpointManager, RemovesStepsThatTheRunHasLeftBehind) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "last.pt", {.keep_last = 3});
+  for (const int64_t step : {10, 20, 30}) manager.save(numbered_state(step), step);
+  manager.save(numbered_state(15), 15);  // the run went back to step 10
+  manager.wait();
+  EXPECT_EQ(names_in(folder.path()),
+            (Names{"last.pt", "last.step-00000015.pt", "last.step-00000010.pt"}));
+}
+
+TEST(CheckpointManager, KeepsTheBestWhereNaNAndNoneNeverAre) {
+  const TemporaryFolder folder;
+  const fs::path best = folder / "last.best.pt";
+  CheckpointManager manager(folder / "last.pt", {.keep_best = true});
+  manager.save(numbered_state(1), 1, kNaN);
+  manager.save(numbered_state(2), 2);
+  manager.wait();
+  EXPECT_FALSE(fs::exists(best));
+  EXPECT_FALSE(manager.best());
+  const std::vector<std::pair<double, int64_t>> metrics_and_bests = {
+      {2.0, 3}, {kNaN, 3}, {2.0, 3}, {1.5, 6}, {1.75, 6}, {-1.0, 8}};
+  int64_t step = 3;
+  for (const auto& [metric, best_step] : metrics_and_bests) {
+    manager.save(numbered_state(step), step, metric);
+    manager.wait();
+    EXPECT_EQ(number_in(best), best_step);
+    EXPECT_EQ(manager.best()->step, best_step);
+    EXPECT_EQ(number_in(folder / "last.pt"), step++);
+  }
+  EXPECT_EQ(names_in(folder.path()), (Names{"last.pt", "last.best.pt"}));
+}
+
+TEST(CheckpointManager, TheBestSurvivesAResume) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  CheckpointManager(path, {.keep_best = true}).save(numbered_state(1), 1, 0.5);
+  CheckpointManager resumed(path, {.keep_best = true});
+  resumed.load_state_dict(load(path).at("checkpoint_manager").to_dict());
+  EXPECT_EQ(resumed.best()->metric, 0.5);
+  resumed.save(numbered_state(2), 2, 0.75);
+  resumed.wait();
+  EXPECT_EQ(number_in(best_path(path)), 1);
+  EXPECT_TRUE(same(load(path).at("checkpoint_manager").to_dict(), resumed.state_dict()));
+  resumed.save(numbered_state(3), 3, 0.25);
+  resumed.wait();
+  EXPECT_EQ(number_in(best_path(path)), 3);
+  StateDict wrong;
+  wrong.set("best_metric", "low");
+  EXPECT_THROW(resumed.load_state_dict(wrong), CheckpointError);
+  EXPECT_EQ(resumed.best()->step, 3);
+}
+
+TEST(CheckpointManager, CopiesWhereTheFileSystemHasNoLinks) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  for (const int error : {EPERM, EOPNOTSUPP, EMLINK}) {
+    const Intercept intercept([&](const std::string& call, const std::string&) {
+      return Answer{Action::kPass, call == "link" ? error : 0};
+    });
+    CheckpointManager manager(path, {.keep_last = 2, .keep_best = true});
+    for (int64_t step = 1; step <= 3; ++step) manager.save(numbered_state(step, 400000), step, 1.0);
+    manager.wait();
+    EXPECT_EQ(names_in(folder.path()),
+              (Names{"last.pt", "last.step-00000003.pt", "last.step-00000002.pt", "last.best.pt"}));
+    EXPECT_EQ(number_in(best_path(path)), 1);
+    EXPECT_EQ(number_in(step_path(path, 2)), 2);
+    EXPECT_EQ(read_file(path), read_file(step_path(path, 3)));
+    EXPECT_FALSE(fs::equivalent(path, step_path(path, 3)));
+  }
+}
+
+TEST(CheckpointManager, NamesOnlyWhatIsOnTheDiskAndRemovesOldOnesLast) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "last.pt", {.keep_last = 2, .keep_best = true});
+  for (const int64_t step : {1, 2}) manager.save(numbered_state(step), step, 3.0 - step);
+  manager.wait();
+  std::vector<std::string> calls;
+  const Intercept intercept([&](const std::string& call, const std::string& made) {
+    std::string line = call;
+    if (!made.empty()) line += " " + fs::path(made).filename().string();
+    if (calls.empty() || calls.back() != line) calls.push_back(line);
+    return Answer{};
+  });
+  manager.save(numbered_state(3), 3, 0.0);
+  manager.wait();
+  EXPECT_EQ(calls,
+            (std::vector<std::string>{
+                "fallocate", "write", "fsync", "unlink last.step-00000003.pt.partial",
+                "link last.step-00000003.pt.partial", "rename last.step-00000003.pt",
+                "unlink last.best.pt.partial", "link last.best.pt.partial", "rename last.best.pt",
+                "rename last.pt", "fsync", "unlink last.step-00000001.pt"}));
+}
+
+TEST(CheckpointManager, FollowsASymbolicLinkWithAllItsNames) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "big");
+  fs::create_symlink("big/a.pt", folder / "last.pt");
+  CheckpointManager manager(folder / "last.pt", {.keep_last = 2, .keep_best = true});
+  for (const int64_t step : {1, 2, 3}) manager.save(numbered_state(step), step, 1.0);
+  manager.wait();
+  EXPECT_EQ(names_in(folder / "big"),
+            (Names{"a.pt", "a.best.pt", "a.step-00000002.pt", "a.step-00000003.pt"}));
+  EXPECT_TRUE(fs::is_symlink(folder / "last.pt"));
+  EXPECT_EQ(number_in(find_last_good(folder / "last.pt").file), 3);
+}
+
+TEST(CheckpointManager, KeepsTheModeOfTheFileThatIsReplaced) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  CheckpointManager manager(path, {.background = false});
+  manager.save(numbered_state(1), 1);
+  ::chmod(path.c_str(), 0640);
+  manager.save(numbered_state(2), 2);
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777U, 0640U);
+}
+
+TEST(CheckpointManager, RefusesACountBelowOneAndANegativeStep) {
+  EXPECT_THROW(CheckpointManager("last.pt", {.keep_last = 0}), c10::ValueError);
+  CheckpointManager manager("last.pt");
+  EXPECT_THROW(manager.save({}, -1), c10::ValueError);
+}
+
+TEST(ManagerBackground, WhatIsDoneAfterwardsDoesNotReachTheFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  std::vector<float> borrowed(1000, 4.0F);
+  const torch::Tensor weight = torch::full({300, 400}, 1.0);
+  const torch::Tensor base = torch::arange(20.0).reshape({4, 5});
+  StateDict state;
+  state.set("weight", weight);
+  state.set("again", weight);
+  state.set("row", base.select(0, 1));
+  state.set("transposed", base.t());
+  state.set("as_ints", weight.view(torch::kInt32));
+  state.set("conjugate", torch::complex(base, base).conj());
+  state.set("borrowed", torch::from_blob(borrowed.data(), {1000}));
+  state.set("undefined", torch::Tensor());
+  state.set("empty", torch::empty({0, 3}));
+  state.set("bf16", base.to(torch::kBFloat16));
+  state.set("list", base::List{{base[2], 7}});
+  fs::create_directory(folder / "at_once");
+  const fs::path at_once = folder / "at_once/last.pt";
+  save(at_once, state);
+
+  CheckpointManager manager(path);
+  Stall stall;
+  manager.save(state, 1);
+  stall.wait_until_there();
+  weight.fill_(2.0);
+  base.zero_();
+  std::fill(borrowed.begin(), borrowed.end(), 5.0F);
+  state.set("weight", 3);
+  stall.release();
+  manager.wait();
+  EXPECT_EQ(read_file(path), read_file(at_once));
+  const StateDict loaded = load(path);
+  EXPECT_TRUE(loaded.at("weight").to_tensor().is_alias_of(loaded.at("again").to_tensor()));
+  EXPECT_TRUE(loaded.at("row").to_tensor().is_alias_of(loaded.at("transposed").to_tensor()));
+  EXPECT_EQ(loaded.at("transposed").to_tensor().strides(), base.t().strides());
+}
+
+TEST(ManagerBackground, CopiesOnceWhatOthersHoldAndMovesTheRest) {
+  const TemporaryFolder folder;
+  const CountBytes count;
+  constexpr size_t kBytes = 4 * 250000;
+  const torch::Tensor held = torch::ones({250000});
+  StateDict state;
+  state.set("held", held);
+  state.set("again", held);
+  state.set("half", held.slice(0, 100, 200));
+  state.set("as_ints", held.view(torch::kInt32));
+  state.set("given", torch::ones({250000}));
+  state.set("given_view", state.at("given").to_tensor().slice(0, 0, 10));
+  const size_t before = CountBytes::live();
+  EXPECT_EQ(before, 2 * kBytes);
+
+  CheckpointManager manager(folder / "last.pt");
+  Stall stall;
+  manager.save(std::move(state), 1);
+  stall.wait_until_there();
+  EXPECT_EQ(CountBytes::live(), before + kBytes);
+  // A second state waits for the first: its copy is made when that of the first is gone.
+  std::atomic<bool> is_saved = false;
+  std::thread other([&] {
+    StateDict second;
+    second.set("held", held);
+    manager.save(std::move(second), 2);
+    is_saved = true;
+  });
+  ::usleep(20000);
+  EXPECT_FALSE(is_saved);
+  stall.release();
+  other.join();
+  manager.wait();
+  EXPECT_EQ(CountBytes::peak(), before + kBytes);
+  EXPECT_EQ(CountBytes::live(), kBytes);  // `held`
+}
+
+TEST(ManagerBackground, ErrorsAreThrownOnceByTheNextCall) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "absent/last.pt", {.keep_last = 2, .keep_best = true});
+  manager.save(numbered_state(1), 1, 1.0);
+  EXPECT_THROW(manager.save(numbered_state(2), 2, 0.5), CheckpointError);
+  EXPECT_FALSE(manager.best());
+  fs::create_directory(folder / "absent");
+  manager.save(numbered_state(3), 3, 2.0);
+  manager.wait();
+  EXPECT_EQ(manager.best()->step, 3);
+  EXPECT_EQ(number_in(folder / "absent/last.pt"), 3);
+}
+
+TEST(ManagerBackground, AnEntryThatNoFileCanHoldIsToldAtOnce) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "last.pt");
+  StateDict state;
+  state.set("text", "\xff");
+  EXPECT_THROW(manager.save(std::move(state), 1), CheckpointError);
+  EXPECT_TRUE(names_in(folder.path()).empty());
+}
+
+TEST(ManagerBackground, AnErrorThatNobodyAskedForIsAWarning) {
+  struct Handler : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { text += warning.msg(); }
+    std::string text;
+  };
+  Handler handler;
+  c10::WarningHandler* const before = c10::WarningUtils::get_warning_handler();
+  c10::WarningUtils::set_warning_handler(&handler);
+  CheckpointManager("/nowhere/last.pt").save(numbered_state(1), 1);
+  c10::WarningUtils::set_warning_handler(before);
+  EXPECT_NE(handler.text.find("'/nowhere/last.pt' was not written"), std::string::npos);
+}
+
+TEST(ManagerBackground, SignalsStayWithTheThreadsOfTheProgram) {
+  const TemporaryFolder folder;
+  sigset_t seen;
+  ::sigemptyset(&seen);
+  const Intercept intercept([&](const std::string& call, const std::string&) {
+    if (call == "write") ::pthread_sigmask(SIG_SETMASK, nullptr, &seen);
+    return Answer{};
+  });
+  CheckpointManager manager(folder / "last.pt");
+  manager.save(numbered_state(1), 1);
+  manager.wait();
+  for (const int signal : {SIGINT, SIGTERM, SIGALRM, SIGXFSZ, SIGCHLD, SIGUSR1}) {
+    EXPECT_TRUE(::sigismember(&seen, signal)) << signal;
+  }
+  EXPECT_FALSE(::sigismember(&seen, SIGSEGV));
+  sigset_t here;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &here);
+  EXPECT_FALSE(::sigismember(&here, SIGINT));
+}
+
+TEST(ManagerBackground, AForkedChildHasNoWriteUnderWay) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder / "last.pt");
+  Stall stall;
+  manager.save(numbered_state(1), 1);
+  stall.wait_until_there();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    manager.wait();
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  stall.release();
+  manager.wait();
+  EXPECT_EQ(number_in(folder / "last.pt"), 1);
+}
+
+TEST(ManagerBackground, TwoManagersOfOnePathTakeTurns) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      CheckpointManager manager(path, {.keep_last = 2, .keep_best = true});
+      for (int64_t round = 0; round < 20; ++round) {
+        const int64_t step = 2 * round + i;
+        manager.save(numbered_state(step), step, 1.0 / static_cast<double>(step + 1));
+      }
+      manager.wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(number_in(path), 38);
+  for (const fs::path& file : checkpoint_files(path)) number_in(file);
+  for (const std::string& name : names_in(folder.path())) {
+    EXPECT_EQ(name.find(".partial"), std::string::npos) << name;
+  }
+}
+
+TEST(FindLastGood, TakesTheNewestWholeFileAndSaysWhyNotTheOthers) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  {
+    CheckpointManager manager(path, {.keep_last = 3, .keep_best = true});
+    for (int64_t step = 9; step <= 11; ++step) {
+      manager.save(numbered_state(step), step, static_cast<double>(step));
+    }
+  }
+  EXPECT_EQ(find_last_good(path).file, path);
+  const auto damage = [](const fs::path& file) {
+    std::string bytes = read_file(file);
+    bytes[bytes.size() / 2] ^= 1;
+    fs::remove(file);  // its other names keep what they are
+    write_file(file, bytes);
+  };
+  damage(path);
+  EXPECT_EQ(find_last_good(path).file, step_path(path, 11));
+  fs::remove(path);
+  fs::remove(step_path(path, 11));
+  write_file(folder / "last.pt.partial", "half");
+  damage(step_path(path, 10));
+  const LastGood good = find_last_good(path);
+  EXPECT_EQ(good.file, step_path(path, 9));
+  ASSERT_EQ(good.passed_over.size(), 2U);
+  EXPECT_EQ(good.passed_over[0].file, path);
+  EXPECT_NE(good.passed_over[0].reason.find("does not exist"), std::string::npos)
+      << good.passed_over[0].reason;
+  EXPECT_NE(good.passed_over[1].reason.find("checksum"), std::string::npos)
+      << good.passed_over[1].reason;
+  fs::remove(step_path(path, 9));
+  EXPECT_EQ(find_last_good(path).file, best_path(path));
+  damage(best_path(path));
+  try {
+    find_last_good(path);
+    FAIL() << "nothing is good";
+  } catch (const CheckpointError& error) {
+    const std::string text = error.what();
+    for (const char* name : {"last.pt", "last.step-00000010.pt", "last.best.pt"}) {
+      EXPECT_NE(text.find(name), std::string::npos) << text;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace torchamp::checkpoint

@@ -1,0 +1,117 @@
+#pragma once
+// CheckpointManager: the checkpoints of a run, written in the background, the last few and the best
+// one kept; find_last_good(): the one to go on from. What a checkpoint holds is not its business.
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "torchamp/base/export.h"
+#include "torchamp/base/state_dict.h"
+
+namespace torchamp::checkpoint {
+
+struct CheckpointManagerOptions {
+  int64_t keep_last = 1;   ///< newest checkpoints that stay; 1 or more
+  bool keep_best = false;  ///< whether the one with the lowest metric stays
+  bool background = true;  ///< whether save() returns before the file is written
+};
+
+/// Saves the checkpoints of one run.
+///
+/// `path`, say run/last.pt, is the newest. With keep_last > 1 the newest ones are also
+/// run/last.step-00000120.pt and so on, with keep_best the best one run/last.best.pt. They are hard
+/// links where the file system has them: each checkpoint is written once. Every name is at every
+/// moment absent or a whole checkpoint. Older ones are removed when the new one is on the disk, as
+/// are those of a later step: the run has left their course. Files of other names are never
+/// touched, and with keep_last = 1 none is removed.
+///
+/// Since the newest names may be one file, replace one of them with mv, not with cp.
+///
+/// Thread safety: all of it, one call after the other. After a fork() the child has no write under
+/// way.
+/// Memory: in the background one copy of what others could write to, until it is on the disk.
+/// Tensors that nobody else holds are not copied: hand them over with std::move(state).
+class TORCHAMP_API CheckpointManager {
+ public:
+  /// Errors: c10::ValueError for keep_last below 1.
+  explicit CheckpointManager(std::filesystem::path path, CheckpointManagerOptions options = {});
+  /// Waits for the write under way. An error that no call has thrown becomes a warning of
+  /// LibTorch's; wait() throws it.
+  ~CheckpointManager();
+  CheckpointManager(const CheckpointManager&) = delete;
+  CheckpointManager& operator=(const CheckpointManager&) = delete;
+
+  /// Writes `state`, the run's at `step`. In the background it waits for an earlier write, takes
+  /// its copy and returns: what is done to the tensors afterwards does not reach the file.
+  ///
+  /// `metric`: lower is better; NaN and none are never the best, the first of two equal ones stays
+  /// it. With keep_best, state["checkpoint_manager"] is set to state_dict().
+  ///
+  /// Errors: CheckpointError as checkpoint::save(). That of an earlier write in the background is
+  ///         thrown here once, and `state` is not written.
+  void save(base::StateDict state, int64_t step, std::optional<double> metric = std::nullopt);
+  /// Returns when all is on the disk. Errors: that of the write in the background, once.
+  void wait();
+
+  struct Best {
+    double metric;
+    int64_t step;
+  };
+  /// Of the checkpoint in best_path(path); that of a write under way counts.
+  std::optional<Best> best() const;
+
+  /// What a run that goes on must know, so that no worse checkpoint takes the place of the best:
+  /// "best_metric" and "best_step", or nothing.
+  base::StateDict state_dict() const;
+  /// Errors: CheckpointError naming the entry that is missing or of another type.
+  void load_state_dict(const base::StateDict& state);
+
+ private:
+  static base::StateDict to_state_dict(const std::optional<Best>& best);
+  void start(const std::function<void()>& work);
+  void finish_earlier();
+
+  const std::filesystem::path path_;
+  const CheckpointManagerOptions options_;
+  mutable std::mutex mutex_;
+  std::optional<Best> best_;          // with that of a write under way
+  std::optional<Best> best_on_disk_;  // should that fail
+  std::exception_ptr error_;          // of the writer; read after its end
+  std::unique_ptr<std::thread> writer_;
+  pid_t writer_process_ = 0;
+};
+
+/// The names beside `path` under which a CheckpointManager keeps a step and the best one.
+TORCHAMP_API std::filesystem::path step_path(const std::filesystem::path& path, int64_t step);
+TORCHAMP_API std::filesystem::path best_path(const std::filesystem::path& path);
+
+/// The checkpoints there are of `path`'s run: itself, its steps from the newest on, its best one.
+TORCHAMP_API std::vector<std::filesystem::path> checkpoint_files(const std::filesystem::path& path);
+
+/// The newest checkpoint that is whole, and why newer ones are not.
+struct LastGood {
+  struct PassedOver {
+    std::filesystem::path file;
+    std::string reason;
+  };
+  std::filesystem::path file;
+  std::vector<PassedOver> passed_over;  ///< `path` is among them when it is not there
+};
+
+/// Reads checkpoint_files(path) in their order until one is whole, checksums included. What a
+/// killed process left half written has another name and is never taken.
+///
+/// Errors: CheckpointError with the reason of each file, when none is good.
+TORCHAMP_API LastGood find_last_good(const std::filesystem::path& path);
+
+}  // namespace torchamp::checkpoint
