@@ -46,6 +46,7 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("weight-decay", o.weight_decay);
   visit("momentum", o.momentum);
   visit("clip", o.clip);
+  visit("ema", o.ema);
   visit("schedule", o.schedule);
   visit("warmup-steps", o.warmup_steps);
   visit("batch", o.batch);
@@ -214,6 +215,12 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       ->capture_default_str()
       ->group(training);
   command.add_option("--clip", o.clip, "Largest L2 norm of all gradients, above 0 [no clipping]")
+      ->group(training);
+  command
+      .add_option("--ema", o.ema,
+                  "What an average of the weights keeps at each step, 0 (no average) to below 1; "
+                  "validation uses the average")
+      ->capture_default_str()
       ->group(training);
   command
       .add_option("--warmup-steps", o.warmup_steps,
@@ -425,6 +432,7 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.weight_decay = o.weight_decay;
   config.momentum = o.momentum;
   config.clip = o.clip;
+  config.ema_decay = o.ema;
   config.schedule = train::parse_schedule(o.schedule.value_or("constant"));
   config.warmup_steps = o.warmup_steps;
   config.batch = o.batch;

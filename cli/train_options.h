@@ -37,6 +37,7 @@ struct TrainOptions {
   std::string optimizer = "adamw";
   std::optional<double> lr, weight_decay, clip;
   double momentum = 0.9;
+  double ema = 0.0;
   std::optional<std::string> schedule;
   int64_t warmup_steps = 0;
 

@@ -89,6 +89,7 @@ TEST(TrainCommand, BadInputIsOneSentenceAndAnExitCode) {
       {"--lr -1", 2, "lr is -1"},
       {"--lr nan", 2, "lr is nan"},
       {"--clip 0", 2, "clip is 0"},
+      {"--ema 1", 2, "ema is 1; a number from 0 (no average) to below 1 is accepted"},
       {"--seed -1", 2, "[--seed] -1"},
       {"--hidden 0 --model mlp --data synthetic", 2, "[--hidden] 0"},
       {"--heads 3 --model gpt --data synthetic", 2, "heads"},
@@ -286,7 +287,8 @@ TEST(TrainCommand, HelpNamesEveryOption) {
                              "--data-path",    "--model",
                              "--checkpoint",   "--resume",
                              "--csv",          "--json",
-                             "--print-config", "--master-weights"}) {
+                             "--print-config", "--master-weights",
+                             "--ema"}) {
     EXPECT_THAT(result.out, HasSubstr(option));
   }
 }

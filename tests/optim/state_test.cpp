@@ -1,6 +1,10 @@
 #include "torchamp/optim/state.h"
 
+#include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -382,6 +386,112 @@ TEST(OptimizerState, SaysWhatDiffersAndChangesNothing) {
   other.set("param_groups", List{{group}});
   expect(other, "param_groups[0]['lr'] is a str; float");
   expect(StateDict(), "'param_groups' is missing");
+}
+
+// A golden optimizer state with each group changed.
+StateDict with_groups(const std::string& name, const std::function<void(StateDict&)>& change) {
+  StateDict dict = golden_file(name).at("optimizer").to_dict();
+  List groups;
+  for (const Value& value : dict.at("param_groups").to_items()) {
+    StateDict group = value.to_dict();
+    change(group);
+    groups.items.emplace_back(std::move(group));
+  }
+  dict.set("param_groups", std::move(groups));
+  return dict;
+}
+
+// PyTorch 1.13 to 2.6 wrote fewer keys, later versions may write more; numbers come in every type
+// that Python takes for one.
+TEST(OptimizerState, TakesTheGroupsOfOlderAndLaterVersions) {
+  torch::nn::Sequential net = model();
+  torch::optim::AdamW optimizer = adamw(net);
+  load_optimizer_state_dict(
+      optimizer, with_groups("adamw", [](StateDict& group) {
+        for (const char* key : {"maximize", "foreach", "capturable", "differentiable", "fused",
+                                "decoupled_weight_decay"}) {
+          group.erase(std::string(key));
+        }
+        group.set("lr", torch::tensor(0.25F));
+        group.set("weight_decay", 0);
+        group.set("betas", List{{0.5, torch::tensor(0.75, at::kDouble)}});
+        group.set("some_later_key", Tuple{{1, Value(), "text"}});
+        group.set("initial_lr", 0.5);
+      }));
+  const auto& options =
+      static_cast<const torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options());
+  EXPECT_EQ(options.lr(), 0.25);
+  EXPECT_EQ(options.weight_decay(), 0.0);
+  EXPECT_EQ(options.betas(), std::make_tuple(0.5, 0.75));
+  EXPECT_EQ(optimizer.state().size(), 4U);
+
+  torch::optim::SGD plain = sgd(net);
+  load_optimizer_state_dict(
+      plain, with_groups("sgd", [](StateDict& group) {
+        for (const char* key : {"maximize", "foreach", "differentiable", "fused"}) {
+          group.erase(std::string(key));
+        }
+        group.set("dampening", 0);
+        group.set("lr", 1);
+      }));
+  EXPECT_EQ(plain.param_groups()[0].options().get_lr(), 1.0);
+}
+
+TEST(OptimizerState, ReadsAStepOfEveryTypeAndNumbersThatDoNotBeginAtZero) {
+  const StateDict saved = golden_file("adamw").at("optimizer").to_dict();
+  for (const Value& step :
+       {Value(3), Value(3.0), Value(torch::tensor(3.0F)), Value(torch::tensor(int64_t{3})),
+        Value(torch::tensor(3.0, at::kDouble)), Value(torch::full({1}, 3.0F))}) {
+    torch::nn::Sequential net = model();
+    torch::optim::AdamW optimizer = adamw(net);
+    StateDict states;
+    for (const auto& [key, value] : saved.at("state").to_dict().entries()) {
+      StateDict state = value.to_dict();
+      state.set("step", step);
+      states.set(std::get<int64_t>(key) + 140000000000, std::move(state));
+    }
+    StateDict dict = with_groups("adamw", [](StateDict& group) {
+      List numbers;
+      for (const Value& number : group.at("params").to_items()) {
+        numbers.items.emplace_back(number.to_int() + 140000000000);
+      }
+      group.set("params", std::move(numbers));
+    });
+    dict.set("state", std::move(states));
+    load_optimizer_state_dict(optimizer, dict);
+    EXPECT_TRUE(
+        same(optimizer_state_dict(optimizer).at("state").to_dict(), saved.at("state").to_dict()))
+        << step.type_name();
+  }
+}
+
+// The groups of Python's other optimizers have keys of their own.
+TEST(OptimizerState, NamesTheOptimizerThatAFileIsOf) {
+  torch::nn::Sequential net = model();
+  torch::optim::AdamW optimizer = adamw(net);
+  using Keys = std::vector<const char*>;
+  for (const auto& [name, more, less] : std::vector<std::tuple<std::string, Keys, Keys>>{
+           {"RMSprop", {"alpha", "momentum", "centered"}, {"betas", "amsgrad"}},
+           {"ASGD", {"alpha", "lambd", "t0"}, {"betas", "amsgrad", "eps"}},
+           {"Adadelta", {"rho"}, {"betas", "amsgrad"}},
+           {"Adagrad", {"lr_decay", "initial_accumulator_value"}, {"betas", "amsgrad"}},
+           {"Rprop", {"etas", "step_sizes"}, {"betas", "amsgrad", "eps"}},
+           {"NAdam", {"momentum_decay"}, {"amsgrad"}},
+           {"RAdam", {}, {"amsgrad"}},
+           {"Adamax", {}, {"amsgrad", "decoupled_weight_decay"}}}) {
+    const StateDict dict = with_groups("adamw", [&, &more = more, &less = less](StateDict& group) {
+      for (const char* key : more) group.set(key, 0.5);
+      for (const char* key : less) group.erase(std::string(key));
+    });
+    EXPECT_NE(error_of(optimizer, dict)
+                  .find("param_groups[0] is of " + name + ", the optimizer is AdamW"),
+              std::string::npos)
+        << error_of(optimizer, dict);
+  }
+  const StateDict coupled =
+      with_groups("adamw", [](StateDict& group) { group.set("decoupled_weight_decay", false); });
+  EXPECT_NE(error_of(optimizer, coupled).find("is of Adam, the optimizer is AdamW"),
+            std::string::npos);
 }
 
 TEST(OptimizerState, RefusesAnOptimizerItDoesNotKnow) {

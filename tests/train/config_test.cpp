@@ -42,6 +42,8 @@ TEST(TrainerConfig, NamesTheValueThatIsOutOfRange) {
       {"lr is nan", [](auto& c) { c.lr = std::nan(""); }},
       {"lr is inf", [inf](auto& c) { c.lr = inf; }},
       {"weight-decay is -1", [](auto& c) { c.weight_decay = -1.0; }},
+      {"ema is 1", [](auto& c) { c.ema_decay = 1.0; }},
+      {"ema is -0.5", [](auto& c) { c.ema_decay = -0.5; }},
       {"clip is 0", [](auto& c) { c.clip = 0.0; }},
       {"momentum is 1", [](auto& c) { c.momentum = 1.0; }},
       {"init-scale is 0", [](auto& c) { c.init_scale = 0.0; }},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include <torch/torch.h>
 
+#include "checkpoint/checkpoint_support.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/kernels/cpu/table.h"
@@ -86,6 +88,11 @@ void keep_tensors(Record& record, const Trainer& trainer) {
   const base::StateDict state = trainer.state_dict();
   for (const auto& [key, value] : state.at("model_state_dict").to_dict().entries()) {
     record.tensors.push_back(value.to_tensor().clone());
+  }
+  if (const base::Value* ema = state.find("ema_state_dict")) {
+    for (const auto& entry : ema->to_dict().entries()) {
+      record.tensors.push_back(entry.value.to_tensor().clone());
+    }
   }
   for (const auto& [index, entry] :
        state.at("optimizer_state_dict").to_dict().at("state").to_dict().entries()) {
@@ -225,6 +232,275 @@ TEST(ResumeHistory, OfSkippedStepsGoesOnAndOlderFilesHaveNone) {
   Trainer from_old(config, toy::parts(toy::make_net(9), toy::data(30)));
   from_old.load_state_dict(saved);
   EXPECT_EQ(from_old.run().skipped_steps, skipped);
+}
+
+// A copy that later steps do not change.
+base::Value cloned(const base::Value& value) {
+  if (value.is<torch::Tensor>()) return value.to_tensor().clone();
+  if (!value.is<base::StateDict>()) return value;
+  base::StateDict copy;
+  for (const auto& [key, item] : value.to_dict().entries()) copy.set(key, cloned(item));
+  return copy;
+}
+
+using Path = std::vector<base::StateDict::Key>;
+
+// `dict` with the entry at `path` replaced, or taken out.
+base::StateDict changed(base::StateDict dict, const Path& path, std::optional<base::Value> value) {
+  if (path.size() > 1) {
+    dict.set(path[0], changed(dict.at(path[0]).to_dict(), Path(path.begin() + 1, path.end()),
+                              std::move(value)));
+  } else if (value) {
+    dict.set(path[0], *value);
+  } else {
+    dict.erase(path[0]);
+  }
+  return dict;
+}
+
+struct Damage {
+  std::string part;
+  Path path;
+  std::optional<base::Value> value;
+};
+
+std::vector<Damage> damages() {
+  const base::Value text = "text";
+  return {
+      {"model_state_dict", {"model_state_dict", "fc1.weight"}, torch::zeros({2, 2})},
+      {"model_state_dict", {"model_state_dict", "bn.running_var"}, std::nullopt},
+      {"model_state_dict", {"model_state_dict", "fc2.bias"}, torch::zeros({4}, torch::kLong)},
+      {"model_state_dict", {"model_state_dict"}, std::nullopt},
+      {"optimizer_state_dict", {"optimizer_state_dict", "state", int64_t{0}, "exp_avg"}, text},
+      {"optimizer_state_dict", {"optimizer_state_dict", "state", int64_t{0}, "step"}, -1.0},
+      {"optimizer_state_dict", {"optimizer_state_dict", "state", int64_t{77}}, base::StateDict()},
+      {"optimizer_state_dict", {"optimizer_state_dict", "param_groups"}, base::List()},
+      {"optimizer_state_dict", {"optimizer_state_dict"}, std::nullopt},
+      {"scaler_state_dict", {"scaler_state_dict", "scale"}, -1.0},
+      {"scaler_state_dict", {"scaler_state_dict", "growth_interval"}, text},
+      {"scaler_state_dict", {"scaler_state_dict"}, text},
+      {"scaler_history", {"scaler_history", "skips"}, base::List{{1}}},
+      {"lr_scheduler_state_dict", {"lr_scheduler_state_dict", "last_step"}, -1},
+      {"rng_state", {"rng_state", "cpu"}, torch::full({5056}, 255, torch::kByte)},
+      {"rng_state", {"rng_state", "cpu"}, torch::zeros({7})},
+      {"ema_state_dict", {"ema_state_dict", "n_averaged"}, -1},
+      {"ema_state_dict", {"ema_state_dict", "module.fc1.weight"}, torch::zeros({3})},
+      {"train_state", {"train_state", "epoch"}, std::nullopt},
+      {"train_state", {"train_state", "batch"}, 5},
+      {"ops_choices", {"ops_choices", "choices"}, text},
+  };
+}
+
+TrainerConfig config_with_every_part() {
+  TrainerConfig config = config_for(Precision::kFp16, OptimizerKind::kAdamW);
+  config.ema_decay = 0.75;
+  config.init_scale = 1024;
+  return config;
+}
+
+TEST(ResumeAllOrNothing, ADamagedEntryOfAnyPartLeavesEveryBitAsItWas) {
+  const TrainerConfig config = config_with_every_part();
+  const base::StateDict saved = checkpoint_after(config, 6);
+  TrainerConfig here = config;
+  here.steps = 1;
+  Trainer trainer(here, toy::parts(toy::make_net(9), toy::data(30)));
+  trainer.run();
+  const base::StateDict before = cloned(trainer.state_dict()).to_dict();
+  for (const Damage& damage : damages()) {
+    const std::string text = toy::message_of<base::CheckpointError>(
+        [&] { trainer.load_state_dict(changed(saved, damage.path, damage.value)); });
+    EXPECT_THAT(text, HasSubstr("(1 difference), and nothing was changed: " + damage.part + ": "));
+    EXPECT_TRUE(same(trainer.state_dict(), before)) << text;
+  }
+  trainer.load_state_dict(saved);
+  EXPECT_FALSE(same(trainer.state_dict(), before));
+}
+
+TEST(ResumeAllOrNothing, ListsTheDifferencesOfAllPartsInAPageOfText) {
+  const TrainerConfig config = config_with_every_part();
+  base::StateDict damaged = checkpoint_after(config, 6);
+  const std::string long_name(100000, 'x');
+  base::StateDict model = damaged.at("model_state_dict").to_dict();
+  for (int i = 0; i < 1000; ++i) model.set(long_name + std::to_string(i), 1);
+  damaged.set("model_state_dict", std::move(model));
+  for (const Damage& damage : damages()) {
+    if (damage.path.size() > 1 && damage.part != "scaler_history") {
+      damaged = changed(damaged, damage.path, damage.value);
+    }
+  }
+  Trainer trainer(config, toy::parts(toy::make_net(9), toy::data(30)));
+  const std::string text =
+      toy::message_of<base::CheckpointError>([&] { trainer.load_state_dict(damaged); });
+  for (const char* part :
+       {"model_state_dict: 1 missing ('bn.running_var'); 1000 unexpected (", ", and 980 more",
+        "optimizer_state_dict: the state has 0 parameter groups, the optimizer 1",
+        "scaler_state_dict: ", "lr_scheduler_state_dict: ", "rng_state: ", "ema_state_dict: ",
+        "train_state: ", "ops_choices: "}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_LT(text.size(), 10000U);
+}
+
+// What a Trainer of `config` says on loading `state`.
+std::string said_on_loading(const base::StateDict& state, const TrainerConfig& config) {
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text + "\n"; };
+  Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30)), callbacks);
+  trainer.load_state_dict(state);
+  return said;
+}
+
+TEST(ResumeSays, NothingWhereNothingDiffers) {
+  const TrainerConfig config = config_with_every_part();
+  EXPECT_EQ(said_on_loading(checkpoint_after(config, 6), config), "");
+}
+
+TEST(ResumeSays, ThatTheScalerStartsAnewWhereTheFileHasNone) {
+  TrainerConfig fp16 = config_for(Precision::kFp16, OptimizerKind::kAdamW);
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    const std::string said =
+        said_on_loading(checkpoint_after(config_for(precision, OptimizerKind::kAdamW), 2), fp16);
+    EXPECT_THAT(said, HasSubstr("no scaler state, as one written without loss scaling: the scaler "
+                                "starts anew at scale 1073741824."));
+    EXPECT_THAT(said, HasSubstr("Resumed in fp16; the checkpoint was written in "));
+  }
+}
+
+TEST(ResumeSays, ThatAScalerStateIsNotUsed) {
+  TrainerConfig fp16 = config_for(Precision::kFp16, OptimizerKind::kAdamW);
+  fp16.init_scale = 1024;
+  fp16.growth_interval = 100;
+  EXPECT_THAT(said_on_loading(checkpoint_after(fp16, 2),
+                              config_for(Precision::kBf16, OptimizerKind::kAdamW)),
+              HasSubstr("The checkpoint's scaler state (scale 1024) is not used: this run does not "
+                        "scale its loss."));
+}
+
+TEST(ResumeSays, ThatAveragesStartAnewOrAreNotUsed) {
+  const TrainerConfig plain = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  TrainerConfig averaging = plain;
+  averaging.ema_decay = 0.75;
+  EXPECT_THAT(said_on_loading(checkpoint_after(plain, 2), averaging),
+              HasSubstr("no averaged weights (ema_state_dict): the average starts anew"));
+  EXPECT_THAT(said_on_loading(checkpoint_after(averaging, 2), plain),
+              HasSubstr("averaged weights (ema_state_dict) are not used"));
+}
+
+// The five keys of PyTorch's tutorial; `loss` is whatever the script had.
+base::StateDict pythons_keys(const base::StateDict& saved) {
+  base::StateDict file;
+  for (const char* key :
+       {"epoch", "model_state_dict", "optimizer_state_dict", "scaler_state_dict"}) {
+    file.set(key, saved.at(key));
+  }
+  file.set("loss", torch::tensor(0.25F));
+  return file;
+}
+
+TEST(ResumePython, AFileWithTheFiveKeysGoesOnAndTheRestIsSaidToStartAnew) {
+  TrainerConfig config = config_for(Precision::kFp16, OptimizerKind::kAdamW);
+  config.init_scale = 1024;
+  const base::StateDict saved = checkpoint_after(config, 4);  // one epoch
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text + "\n"; };
+  Trainer trainer(config, toy::parts(toy::make_net(9), toy::data(30)), callbacks);
+  trainer.load_state_dict(pythons_keys(saved));
+  EXPECT_THAT(said, HasSubstr("no train_state, as one of Python's: the run goes on after epoch 1 "
+                              "and step 4, the optimizer's count."));
+  EXPECT_THAT(said, HasSubstr("no lr_scheduler_state_dict: the learning rate is that of step 4"));
+  EXPECT_THAT(said, HasSubstr("no rng_state"));
+  EXPECT_THAT(said, HasSubstr("no scaler_history"));
+  const base::StateDict loaded = trainer.state_dict();
+  for (const char* part : {"model_state_dict", "optimizer_state_dict", "scaler_state_dict",
+                           "lr_scheduler_state_dict"}) {
+    EXPECT_TRUE(same(loaded.at(part).to_dict(), saved.at(part).to_dict())) << part;
+  }
+  EXPECT_EQ(trainer.run().epochs, 3);
+}
+
+TEST(ResumePython, AnotherOptimizersFileIsRefusedByBothNames) {
+  const TrainerConfig sgd = config_for(Precision::kFp32, OptimizerKind::kSgd);
+  Trainer trainer(config_for(Precision::kFp32, OptimizerKind::kAdamW),
+                  toy::parts(toy::make_net(3), toy::data(30)));
+  const base::StateDict file = pythons_keys(checkpoint_after(sgd, 2));
+  EXPECT_THAT(toy::message_of<base::CheckpointError>([&] { trainer.load_state_dict(file); }),
+              HasSubstr("param_groups[0] is of SGD, the optimizer is AdamW"));
+}
+
+class ResumeEma : public ::testing::TestWithParam<std::tuple<Way, int64_t>> {};
+
+TEST_P(ResumeEma, GivesTheAveragesAndValidationsOfARunThatNeverStopped) {
+  const auto [way, stop_after] = GetParam();
+  TrainerConfig config = config_for(way.first, OptimizerKind::kAdamW);
+  config.master_weights = way.second;
+  config.ema_decay = 0.75;
+  Record straight;
+  {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30, 6)), recording(straight, 0));
+    trainer.run();
+    keep_tensors(straight, trainer);
+  }
+  const TemporaryFolder folder;
+  config.checkpoint = folder / "last.pt";
+  Record resumed;
+  {
+    Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(30, 6)),
+                    recording(resumed, stop_after));
+    toy::message_of<base::Interrupted>([&] { trainer.run(); });
+  }
+  Trainer trainer(config, toy::parts(toy::make_net(99), toy::data(30, 6)), recording(resumed, 0));
+  trainer.load_state_dict(checkpoint::load(config.checkpoint));
+  trainer.run();
+  keep_tensors(resumed, trainer);
+  EXPECT_TRUE(straight == resumed);
+  EXPECT_EQ(straight.epochs, resumed.epochs);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, ResumeEma,
+                         ::testing::Combine(::testing::Values(Way(Precision::kFp32, false),
+                                                              Way(Precision::kFp16, false),
+                                                              Way(Precision::kBf16, true)),
+                                            ::testing::Values(1, 6, -1)));
+
+// decay * average + (1 - decay) * weight by hand, in double; the first step takes the weight.
+TEST(TrainerEma, AveragesAppliedStepsAndValidatesWithTheAverage) {
+  TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kSgd);
+  config.ema_decay = 0.75;
+  config.epochs = 1;
+  toy::Net net = toy::make_net(3);
+  std::vector<torch::Tensor> weights;
+  std::vector<double> validations;
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepMetrics&) {
+    weights.push_back(net->fc2->weight.detach().to(torch::kDouble));
+  };
+  callbacks.on_epoch = [&](const EpochMetrics& metrics) {
+    validations.push_back(metrics.val_loss);
+  };
+  callbacks.on_message = [&](const std::string& text) { said += text; };
+  Trainer trainer(config, toy::parts(net, toy::data(30, 6)), callbacks);
+  trainer.run();
+  EXPECT_THAT(said, HasSubstr("Validation uses the averaged weights"));
+  torch::Tensor expected = weights[0];
+  for (size_t i = 1; i < weights.size(); ++i) expected = 0.75 * expected + 0.25 * weights[i];
+  const base::StateDict ema = trainer.state_dict().at("ema_state_dict").to_dict();
+  EXPECT_EQ(ema.at("n_averaged").to_int(), 4);
+  const torch::Tensor average = ema.at("module.fc2.weight").to_tensor();
+  EXPECT_TRUE(torch::allclose(average.to(torch::kDouble), expected, 0, 4 * 0x1p-24));
+  EXPECT_TRUE(torch::equal(net->fc2->weight.to(torch::kDouble), weights.back()));
+  // The average in the place of the weights gives the loss that validation reported.
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : net->named_parameters()) {
+    item.value().copy_(ema.at("module." + item.key()).to_tensor());
+  }
+  net->eval();
+  const Batch batch = toy::Data(6).collate({0, 1, 2, 3, 4, 5});
+  const double loss =
+      torch::cross_entropy_loss(net->forward(batch.input), batch.target).item<double>();
+  EXPECT_NEAR(validations.at(0), loss, 1e-6);
 }
 
 TEST(ResumeErrors, OtherOrderOfTheDataIsRefusedInTheMiddleOfAnEpochAlone) {

@@ -34,6 +34,18 @@ TEST(RngState, HoldsAStateForEveryCudaDevice) {
             torch::cuda::is_available() ? torch::cuda::device_count() : 0U);
 }
 
+// Python's torch.cuda.get_rng_state_all() of a machine with more devices than this one.
+TEST(RngState, LeavesOutDevicesThatAreNotHere) {
+  torch::manual_seed(6);
+  StateDict dict = rng_state_dict();
+  const at::Tensor expected = torch::randn({5});
+  base::List cuda = base::List{dict.at("cuda").to_items()};
+  for (int i = 0; i < 3; ++i) cuda.items.emplace_back(torch::zeros({16}, at::kByte));
+  dict.set("cuda", std::move(cuda));
+  load_rng_state_dict(dict);
+  EXPECT_TRUE(same(torch::randn({5}), expected));
+}
+
 TEST(RngState, RefusesOtherTensorsAndChangesNothing) {
   torch::manual_seed(5);
   const StateDict before = rng_state_dict();

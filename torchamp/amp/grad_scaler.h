@@ -17,6 +17,7 @@
 #include "torchamp/amp/scaler_options.h"
 #include "torchamp/amp/step_outcome.h"
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torch::optim {
@@ -170,6 +171,8 @@ class TORCHAMP_API GradScaler {
   ///
   /// Errors: base::CheckpointError naming the entry; the scaler is then unchanged.
   void load_state_dict(const base::StateDict& state);
+  /// The first half of it: compares, and changes nothing.
+  base::Loading prepare_load(const base::StateDict& state);
 
   /// The counts, the skipped steps and the iterations since growth: what state_dict() has no place
   /// for, since its keys are Python's. Call it after update().
@@ -178,6 +181,8 @@ class TORCHAMP_API GradScaler {
   ///
   /// Errors: base::CheckpointError naming the entry; the scaler is then unchanged.
   void load_history_state_dict(const base::StateDict& state);
+  /// The first half of it: compares, and changes nothing.
+  base::Loading prepare_history_load(const base::StateDict& state);
 
  private:
   detail::OptimizerState& state_of(const torch::optim::Optimizer& optimizer);

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -14,20 +17,13 @@
 namespace torchamp::amp {
 namespace {
 
-int64_t count_at(const base::StateDict& state, const char* key,
-                 const char* who = "[load_state_dict] ") {
+int64_t count_at(const base::StateDict& state, const char* key) {
   const int64_t value = state.at(key).to_int(key);
   if (value < 0 || value > std::numeric_limits<int32_t>::max()) {
-    throw base::CheckpointError(std::string(who) + key + " is " + std::to_string(value) +
+    throw base::CheckpointError(std::string(key) + " is " + std::to_string(value) +
                                 "; 0 to 2147483647 is accepted.");
   }
   return value;
-}
-
-void accept(const std::string& wrong) {
-  if (!wrong.empty()) {
-    throw base::CheckpointError("[load_state_dict] The scaler's state cannot be used: " + wrong);
-  }
 }
 
 }  // namespace
@@ -79,23 +75,39 @@ base::StateDict GradScaler::state_dict() const {
   return state;
 }
 
-void GradScaler::load_state_dict(const base::StateDict& state) {
+base::Loading GradScaler::prepare_load(const base::StateDict& state) {
+  base::Loading loading;
   if (!options_.enabled) {
-    return;
+    loading.apply = [] {};
+    return loading;
   }
+  base::Differences& differences = loading.differences;
   if (state.empty()) {
-    throw base::CheckpointError(
-        "[load_state_dict] The source state dict is empty, possibly because it was saved from a "
-        "disabled instance of GradScaler.");
+    differences.add(
+        "The source state dict is empty, possibly because it was saved from a disabled instance of "
+        "GradScaler.");
+    return loading;
   }
-  // Everything is read and checked first, then everything is set.
   detail::ScaleNumbers numbers;
-  numbers.scale = state.at("scale").to_double("scale");
-  numbers.growth_tracker = count_at(state, "_growth_tracker");
-  numbers.overflow_run = state.contains("_overflow_run") ? count_at(state, "_overflow_run") : 0;
-  const double growth_factor = state.at("growth_factor").to_double("growth_factor");
-  const double backoff_factor = state.at("backoff_factor").to_double("backoff_factor");
-  const int64_t growth_interval = state.at("growth_interval").to_int("growth_interval");
+  double growth_factor = 1.0;
+  double backoff_factor = 1.0;
+  int64_t growth_interval = 1;
+  differences.attempt([&] { numbers.scale = state.at("scale").to_double("scale"); });
+  differences.attempt([&] { numbers.growth_tracker = count_at(state, "_growth_tracker"); });
+  differences.attempt([&] {
+    numbers.overflow_run = state.contains("_overflow_run") ? count_at(state, "_overflow_run") : 0;
+  });
+  differences.attempt(
+      [&] { growth_factor = state.at("growth_factor").to_double("growth_factor"); });
+  differences.attempt(
+      [&] { backoff_factor = state.at("backoff_factor").to_double("backoff_factor"); });
+  differences.attempt(
+      [&] { growth_interval = state.at("growth_interval").to_int("growth_interval"); });
+  if (!differences.empty()) return loading;
+
+  const auto accept = [&](const std::string& wrong) {
+    if (!wrong.empty()) differences.add("The scaler's state cannot be used: " + wrong);
+  };
   const bool is_static = growth_factor == 1.0 && backoff_factor == 1.0;
   accept(detail::wrong_scale(numbers.scale, options_));
   if (!is_static) {
@@ -103,14 +115,20 @@ void GradScaler::load_state_dict(const base::StateDict& state) {
     accept(detail::wrong_backoff_factor(backoff_factor));
   }
   accept(detail::wrong_growth_interval(growth_interval));
+  loading.apply = [=, this] {
+    scale_->load(numbers);
+    min_scale_ = std::min(min_scale_, detail::floor_for(options_, numbers.scale));
+    options_.dynamic = !is_static;
+    options_.growth_factor = growth_factor;
+    options_.backoff_factor = backoff_factor;
+    options_.growth_interval = growth_interval;
+    loaded_ = true;
+  };
+  return loading;
+}
 
-  scale_->load(numbers);
-  min_scale_ = std::min(min_scale_, detail::floor_for(options_, numbers.scale));
-  options_.dynamic = !is_static;
-  options_.growth_factor = growth_factor;
-  options_.backoff_factor = backoff_factor;
-  options_.growth_interval = growth_interval;
-  loaded_ = true;
+void GradScaler::load_state_dict(const base::StateDict& state) {
+  base::take_over(prepare_load(state), "[load_state_dict] ", "");
 }
 
 int64_t GradScaler::applied_steps() const { return history_->applied(); }
@@ -150,11 +168,21 @@ base::StateDict GradScaler::history_state_dict() const {
   return state;
 }
 
+base::Loading GradScaler::prepare_history_load(const base::StateDict& state) {
+  base::Loading loading;
+  int64_t since_growth = 0;
+  auto history = std::make_shared<detail::StepHistory>(options_.skip_history);
+  loading.differences.attempt([&] { since_growth = count_at(state, "iterations_since_growth"); });
+  loading.differences.attempt([&] { history->load_state_dict(state); });
+  loading.apply = [this, since_growth, history] {
+    *history_ = std::move(*history);
+    scale_->set_iterations_since_growth(since_growth);
+  };
+  return loading;
+}
+
 void GradScaler::load_history_state_dict(const base::StateDict& state) {
-  const int64_t since_growth =
-      count_at(state, "iterations_since_growth", "[load_history_state_dict] ");
-  history_->load_state_dict(state);
-  scale_->set_iterations_since_growth(since_growth);
+  base::take_over(prepare_history_load(state), "[load_history_state_dict] ", "");
 }
 
 }  // namespace torchamp::amp

@@ -43,13 +43,6 @@ void set_exact_value(const at::Tensor& tensor, const at::Tensor& value) {
   set_full_precision(tensor, value);
 }
 
-void append(std::string& text, const char* what, const std::vector<std::string>& names) {
-  if (names.empty()) return;
-  text += (text.empty() ? "" : "; ") + std::to_string(names.size()) + " " + what + " (";
-  for (size_t i = 0; i < names.size(); ++i) text += (i != 0 ? ", " : "") + names[i];
-  text += ')';
-}
-
 std::string key_of(const std::string& name) { return "module." + name; }
 
 }  // namespace
@@ -210,8 +203,18 @@ base::StateDict Ema::state_dict() const {
   return dict;
 }
 
-void Ema::load_state_dict(const base::StateDict& dict) {
+void Ema::reset() {
+  check_not_swapped_in("reset");
+  const at::NoGradGuard no_grad;
+  follow_moves();
+  move_towards({}, 1.0);
+  n_averaged_ = 0;
+  more_averaged_ = at::Tensor();
+}
+
+base::Loading Ema::prepare_load(const base::StateDict& dict) {
   check_not_swapped_in("load_state_dict");
+  base::Loading loading;
   std::vector<std::string> missing, unexpected, other;
   std::unordered_set<std::string> known = {"n_averaged"};
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // from, to
@@ -224,37 +227,47 @@ void Ema::load_state_dict(const base::StateDict& dict) {
       missing.push_back("'" + key + "'");
       continue;
     }
-    const at::Tensor& from = value->to_tensor(key);
+    const auto* from = std::get_if<at::Tensor>(&value->storage());
     const at::Tensor& to = averages_[static_cast<size_t>(name.average)].value;
-    if (from.sizes() != to.sizes() || !is_averaged(from) || from.is_complex() != to.is_complex()) {
+    if (from == nullptr || !from->defined()) {
+      other.push_back("'" + key + "': a " + value->type_name() + ", not a tensor");
+    } else if (from->sizes() != to.sizes() || !is_averaged(*from) ||
+               from->is_complex() != to.is_complex()) {
       std::ostringstream text;
-      text << "'" << key << "': " << from.scalar_type() << from.sizes() << " for "
+      text << "'" << key << "': " << from->scalar_type() << from->sizes() << " for "
            << to.scalar_type() << to.sizes();
       other.push_back(text.str());
+    } else {
+      copies.emplace_back(*from, to);
     }
-    copies.emplace_back(from, to);
   }
   for (const base::StateDict::Entry& entry : dict.entries()) {
     const auto* key = std::get_if<std::string>(&entry.key);
     if (key == nullptr || !known.contains(*key)) unexpected.push_back(base::to_string(entry.key));
   }
-  std::string problems;
-  append(problems, "missing", missing);
-  append(problems, "unexpected", unexpected);
-  append(problems, "of another shape or type", other);
-  if (!problems.empty()) {
-    throw base::CheckpointError("[Ema] The averages do not fit this module: " + problems +
-                                "; those of the same module are accepted. Was the model changed?");
-  }
-  const int64_t n_averaged = dict.at("n_averaged").to_int("n_averaged");
-  if (n_averaged < 0) {
-    throw base::CheckpointError("[Ema] n_averaged is " + std::to_string(n_averaged) +
-                                "; 0 or more is accepted. Is the checkpoint damaged?");
-  }
-  const at::NoGradGuard no_grad;
-  for (const auto& [from, to] : copies) to.copy_(from);
-  n_averaged_ = n_averaged;
-  more_averaged_ = at::Tensor();
+  loading.differences.add("missing", missing);
+  loading.differences.add("unexpected", unexpected);
+  loading.differences.add("of another shape or type", other);
+  int64_t n_averaged = 0;
+  loading.differences.attempt([&] {
+    n_averaged = dict.at("n_averaged").to_int("'n_averaged'");
+    if (n_averaged < 0) {
+      throw base::CheckpointError("'n_averaged' is " + std::to_string(n_averaged) +
+                                  ", 0 or more is expected");
+    }
+  });
+  loading.apply = [this, copies = std::move(copies), n_averaged] {
+    const at::NoGradGuard no_grad;
+    for (const auto& [from, to] : copies) to.copy_(from);
+    n_averaged_ = n_averaged;
+    more_averaged_ = at::Tensor();
+  };
+  return loading;
+}
+
+void Ema::load_state_dict(const base::StateDict& dict) {
+  base::take_over(prepare_load(dict), "[Ema] The averages do not fit this module: ",
+                  "; those of the same module are accepted. Was the model changed?");
 }
 
 }  // namespace torchamp::optim

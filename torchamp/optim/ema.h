@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torch::nn {
@@ -96,6 +97,10 @@ class TORCHAMP_API Ema {
   /// Errors: CheckpointError listing what is missing, unexpected or of another shape; c10::Error
   ///         while averages are in the module. Nothing has changed then.
   void load_state_dict(const base::StateDict& dict);
+  /// The first half of it: compares, and changes nothing.
+  base::Loading prepare_load(const base::StateDict& dict);
+  /// Begins anew with the weights as they are.
+  void reset();
 
  private:
   struct Average {

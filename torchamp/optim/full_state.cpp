@@ -41,14 +41,6 @@ std::string describe(const at::Tensor& tensor) {
   return text.str();
 }
 
-// "2 missing ('a', 'b')", or nothing.
-void append(std::string& text, const char* what, const std::vector<std::string>& names) {
-  if (names.empty()) return;
-  text += (text.empty() ? "" : "; ") + std::to_string(names.size()) + " " + what + " (";
-  for (size_t i = 0; i < names.size(); ++i) text += (i ? ", " : "") + names[i];
-  text += ')';
-}
-
 // Whether a value of dtype `saved` may be copied into one of dtype `own`.
 bool is_convertible(at::ScalarType saved, at::ScalarType own) {
   if (saved == own) return true;
@@ -72,8 +64,8 @@ StateDict full_state_dict(const torch::nn::Module& module) {
   return dict;
 }
 
-void load_full_state_dict(torch::nn::Module& module, const StateDict& state) {
-  // 1. Compare all.
+base::Loading prepare_full_state_dict(torch::nn::Module& module, const StateDict& state) {
+  base::Loading loading;
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;
   std::vector<std::string> different;
@@ -100,19 +92,20 @@ void load_full_state_dict(torch::nn::Module& module, const StateDict& state) {
   for (const auto& entry : state.entries()) {
     if (!own.contains(entry.key)) unexpected.push_back(base::to_string(entry.key));
   }
-  std::string differences;
-  append(differences, "missing", missing);
-  append(differences, "unexpected", unexpected);
-  append(differences, "of another shape or type", different);
-  if (!differences.empty()) {
-    throw base::CheckpointError(
-        "[load_full_state_dict] the checkpoint is of another model: " + differences +
-        "; the same names and shapes are expected. Was the "
-        "model made with other options?");
-  }
+  loading.differences.add("missing", missing);
+  loading.differences.add("unexpected", unexpected);
+  loading.differences.add("of another shape or type", different);
+  loading.apply = [copies = std::move(copies)] {
+    for (const auto& [to, from] : copies) set_full_precision(to, from);
+  };
+  return loading;
+}
 
-  // 2. Copy all.
-  for (const auto& [to, from] : copies) set_full_precision(to, from);
+void load_full_state_dict(torch::nn::Module& module, const StateDict& state) {
+  base::take_over(prepare_full_state_dict(module, state),
+                  "[load_full_state_dict] the checkpoint is of another model: ",
+                  "; the same names and shapes are expected. Was the model made with other "
+                  "options?");
 }
 
 }  // namespace torchamp::optim

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/optim/main_grad.h"
 
@@ -64,6 +65,9 @@ TORCHAMP_API base::StateDict full_state_dict(const torch::nn::Module& module);
 /// Errors:  CheckpointError listing every missing, unexpected, mis-shaped or mis-typed entry; the
 ///          module is unchanged.
 TORCHAMP_API void load_full_state_dict(torch::nn::Module& module, const base::StateDict& state);
+/// The first half of it: compares, and changes nothing.
+TORCHAMP_API base::Loading prepare_full_state_dict(torch::nn::Module& module,
+                                                   const base::StateDict& state);
 
 /// The exact float32 value of one parameter: a copy of its master's, or its own.
 TORCHAMP_API at::Tensor full_precision(const at::Tensor& parameter);

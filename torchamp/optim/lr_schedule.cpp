@@ -65,12 +65,25 @@ base::StateDict WarmupCosine::state_dict() const {
   return state;
 }
 
+base::Loading WarmupCosine::prepare_load(const base::StateDict& state) {
+  base::Loading loading;
+  int64_t step = 0;
+  loading.differences.attempt([&] {
+    step = state.at("last_step").to_int("last_step");
+    if (step < 0) {
+      throw base::CheckpointError("last_step is " + std::to_string(step) +
+                                  ", 0 or more is expected");
+    }
+  });
+  loading.apply = [this, step] { set_last_step(step); };
+  return loading;
+}
+
 void WarmupCosine::load_state_dict(const base::StateDict& state) {
-  const int64_t step = state.at("last_step").to_int("last_step");
-  if (step < 0) {
-    throw base::CheckpointError("[WarmupCosine] last_step is " + std::to_string(step) +
-                                "; 0 or more is accepted. Is the checkpoint damaged?");
-  }
+  base::take_over(prepare_load(state), "[WarmupCosine] ", ". Is the checkpoint damaged?");
+}
+
+void WarmupCosine::set_last_step(int64_t step) {
   step_ = step;
   apply();
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torch::optim {
@@ -53,6 +54,10 @@ class TORCHAMP_API WarmupCosine {
   /// Goes to the position that `state` holds and sets the rates; shape and base rates stay those of
   /// this object, so that a resumed run may be given others.
   void load_state_dict(const base::StateDict& state);
+  /// The first half of it: compares, and changes nothing.
+  base::Loading prepare_load(const base::StateDict& state);
+  /// Goes to the rate of applied step `step`, 0 or more.
+  void set_last_step(int64_t step);
 
  private:
   void apply();

@@ -3,12 +3,14 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <ATen/ops/scalar_tensor.h>
@@ -24,6 +26,7 @@ namespace torchamp::optim {
 namespace {
 
 using base::CheckpointError;
+using base::Differences;
 using base::List;
 using base::StateDict;
 using base::Tuple;
@@ -32,28 +35,6 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::OptimizerParamState;
-
-// Every difference between a file and an optimizer, for one message.
-class Differences {
- public:
-  void add(const std::string& text) {
-    constexpr size_t kShown = 20;  // a page of text; the rest is counted
-    if (++count_ > kShown) return;
-    text_ += (count_ > 1 ? "; " : "") + text;
-    if (count_ == kShown) text_ += "; ...";
-  }
-  void check(const std::string& advice) const {
-    if (count_ == 0) return;
-    throw CheckpointError("[load_optimizer_state_dict] the state does not fit this optimizer (" +
-                          std::to_string(count_) +
-                          (count_ == 1 ? " difference): " : " differences): ") + text_ + ". " +
-                          advice);
-  }
-
- private:
-  size_t count_ = 0;
-  std::string text_;
-};
 
 std::string shape_text(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -78,11 +59,15 @@ struct Place {
 
 // Takes over the value of `key`; leaves the option alone, with a note, where it is missing.
 void read_into(double& option, const StateDict& dict, const char* key, const Place& place) {
-  if (const Value* value = place.find(dict, key)) option = value->to_double(place.name(key));
+  const Value* value = place.find(dict, key);
+  if (value == nullptr) return;
+  place.differences.attempt([&] { option = value->to_double(place.name(key)); });
 }
 
 void read_into(bool& option, const StateDict& dict, const char* key, const Place& place) {
-  if (const Value* value = place.find(dict, key)) option = value->to_bool(place.name(key));
+  const Value* value = place.find(dict, key);
+  if (value == nullptr) return;
+  place.differences.attempt([&] { option = value->to_bool(place.name(key)); });
 }
 
 // The present options with what every optimizer has taken over from `dict`.
@@ -100,7 +85,12 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
                        const Place& place) {
   const Value* value = place.find(dict, key);
   if (value == nullptr) return {};
-  const at::Tensor& saved = value->to_tensor(place.name(key));
+  const auto* tensor = std::get_if<at::Tensor>(&value->storage());
+  if (tensor == nullptr || !tensor->defined()) {
+    place.differences.add(place.name(key) + " is a " + value->type_name() + ", not a tensor");
+    return {};
+  }
+  const at::Tensor& saved = *tensor;
   if (saved.sizes() != parameter.sizes()) {
     place.differences.add(place.name(key) + " has shape " + shape_text(saved) + ", the parameter " +
                           shape_text(parameter));
@@ -115,7 +105,8 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
 int64_t read_step(const StateDict& dict, const Place& place, const char* key = "step") {
   const Value* value = place.find(dict, key);
   if (value == nullptr) return 0;
-  const double step = value->to_double(place.name(key));
+  double step = 0.0;
+  place.differences.attempt([&] { step = value->to_double(place.name(key)); });
   constexpr double kMost = 9007199254740992.0;  // 2^53: beyond, a double skips integers
   if (!(step >= 0 && step <= kMost) || step != std::floor(step)) {
     place.differences.add(place.name(key) + " is " + std::to_string(step) +
@@ -152,14 +143,16 @@ std::tuple<double, double> read_betas(const StateDict& dict, std::tuple<double, 
                                       const Place& place) {
   const Value* betas = place.find(dict, "betas");
   if (betas == nullptr) return present;
-  const std::vector<Value>& items = betas->to_items(place.name("betas"));
-  if (items.size() != 2) {
-    place.differences.add(place.name("betas") + " has " + std::to_string(items.size()) +
-                          " items, 2 are expected");
-    return present;
-  }
-  return {items[0].to_double(place.name("betas") + "[0]"),
-          items[1].to_double(place.name("betas") + "[1]")};
+  place.differences.attempt([&] {
+    const std::vector<Value>& items = betas->to_items(place.name("betas"));
+    if (items.size() != 2) {
+      throw CheckpointError(place.name("betas") + " has " + std::to_string(items.size()) +
+                            " items, 2 are expected");
+    }
+    present = {items[0].to_double(place.name("betas") + "[0]"),
+               items[1].to_double(place.name("betas") + "[1]")};
+  });
+  return present;
 }
 
 // The states of Adam, AdamW and LAMB.
@@ -346,12 +339,29 @@ const Codec& codec_of(const Optimizer& optimizer, const char* who) {
       "and torchamp::optim's are accepted. Is it your own? Save its state yourself.");
 }
 
-// Which optimizer wrote this group; "" when its keys do not tell (Adam before PyTorch 2.7).
+// Which optimizer wrote this group, by the keys that it alone has; "" when they do not tell (Adam
+// and AdamW before PyTorch 2.7).
 std::string writer_of(const StateDict& group) {
-  if (group.contains("momentum")) return "SGD";
+  for (const auto& [key, writer] :
+       std::initializer_list<std::pair<const char*, const char*>>{{"lambd", "ASGD"},
+                                                                  {"alpha", "RMSprop"},
+                                                                  {"rho", "Adadelta"},
+                                                                  {"lr_decay", "Adagrad"},
+                                                                  {"etas", "Rprop"},
+                                                                  {"max_iter", "LBFGS"},
+                                                                  {"ns_steps", "Muon"},
+                                                                  {"momentum_decay", "NAdam"},
+                                                                  {"momentum", "SGD"},
+                                                                  {"bias_correction", "LAMB"}}) {
+    if (group.contains(key)) return writer;
+  }
   if (!group.contains("betas")) return "another optimizer";
-  if (group.contains("bias_correction")) return "LAMB";
   const Value* is_decoupled = group.find("decoupled_weight_decay");
+  if (!group.contains("amsgrad")) {
+    return is_decoupled != nullptr        ? "RAdam"
+           : group.contains("capturable") ? "Adamax"
+                                          : "another optimizer";
+  }
   if (is_decoupled == nullptr) return "";
   return is_decoupled->to_bool("'decoupled_weight_decay'") ? "AdamW" : "Adam";
 }
@@ -360,7 +370,12 @@ std::string writer_of(const StateDict& group) {
 void match_parameters(const StateDict& saved, const OptimizerParamGroup& group,
                       const std::string& who, Differences& differences,
                       std::map<int64_t, const at::Tensor*>& by_number) {
-  const std::vector<Value>& numbers = saved.at("params").to_items(who + "['params']");
+  const Value* value = saved.find("params");
+  if (value == nullptr) {
+    differences.add(who + "['params'] is missing");
+    return;
+  }
+  const std::vector<Value>& numbers = value->to_items(who + "['params']");
   if (numbers.size() != group.params().size()) {
     differences.add(who + " has " + std::to_string(numbers.size()) + " parameters, the optimizer " +
                     std::to_string(group.params().size()));
@@ -372,6 +387,12 @@ void match_parameters(const StateDict& saved, const OptimizerParamGroup& group,
       differences.add(who + " names parameter " + std::to_string(number) + " a second time");
     }
   }
+}
+
+size_t num_of(const std::vector<OptimizerParamGroup>& groups) {
+  size_t count = 0;
+  for (const OptimizerParamGroup& group : groups) count += group.params().size();
+  return count;
 }
 
 }  // namespace
@@ -409,78 +430,125 @@ StateDict optimizer_state_dict(const Optimizer& optimizer) {
   return result;
 }
 
-void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
-  const Codec& codec = codec_of(optimizer, "load_optimizer_state_dict");
-  auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer);
-  const std::string advice = std::string("Was it saved by another optimizer than ") + codec.name() +
-                             ", or for another model?";
-  const std::vector<Value>& saved_groups = dict.at("param_groups").to_items("'param_groups'");
-  const StateDict& saved_state = dict.at("state").to_dict("'state'");
-  std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
+namespace {
 
-  // 1. Everything is read and compared.
-  Differences differences;
-  if (saved_groups.size() != groups.size()) {
-    differences.add("the state has " + std::to_string(saved_groups.size()) +
-                    " parameter groups, the optimizer " + std::to_string(groups.size()));
-  }
-  differences.check(advice);
-  std::vector<std::unique_ptr<OptimizerOptions>> options;
+using Groups = std::vector<std::unique_ptr<OptimizerOptions>>;
+using States = std::vector<std::pair<at::Tensor, std::unique_ptr<OptimizerParamState>>>;
+
+// What was read of a state_dict, in the form that the optimizer keeps.
+struct Read {
+  Groups options;
   int64_t num_steps = 0;
+  States states;
   std::map<int64_t, const at::Tensor*> by_number;
   std::map<const at::Tensor*, const OptimizerOptions*> options_of;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const std::string who = "param_groups[" + std::to_string(i) + "]";
-    const StateDict& saved = saved_groups[i].to_dict(who);
-    if (const std::string writer = writer_of(saved); !writer.empty() && writer != codec.name()) {
-      differences.add(who + " is of " + writer + ", the optimizer is " + codec.name());
-      continue;
-    }
-    if (const Value* maximize = saved.find("maximize");
-        maximize != nullptr && maximize->to_bool(who + "['maximize']")) {
-      differences.add(who + "['maximize'] is True, LibTorch's C++ optimizers only minimize");
-    }
-    options.push_back(codec.read_options(saved, groups[i].options(), {who, differences}));
-    if (saved.contains("num_steps")) num_steps = read_step(saved, {who, differences}, "num_steps");
-    match_parameters(saved, groups[i], who, differences, by_number);
-    for (const at::Tensor& parameter : groups[i].params()) {
-      options_of.emplace(&parameter, options.back().get());
-    }
+};
+
+void read_group(const Value& value, const OptimizerParamGroup& group, const std::string& who,
+                const Codec& codec, Differences& differences, Read& read) {
+  const StateDict& saved = value.to_dict(who);
+  if (const std::string writer = writer_of(saved); !writer.empty() && writer != codec.name()) {
+    differences.add(who + " is of " + writer + ", the optimizer is " + codec.name());
+    return;
   }
-  differences.check(advice);
-  std::vector<std::pair<const at::Tensor*, std::unique_ptr<OptimizerParamState>>> states;
-  for (const auto& [key, value] : saved_state.entries()) {
+  if (const Value* maximize = saved.find("maximize");
+      maximize != nullptr && maximize->to_bool(who + "['maximize']")) {
+    differences.add(who + "['maximize'] is True, LibTorch's C++ optimizers only minimize");
+  }
+  read.options.push_back(codec.read_options(saved, group.options(), {who, differences}));
+  if (saved.contains("num_steps")) {
+    read.num_steps = read_step(saved, {who, differences}, "num_steps");
+  }
+  match_parameters(saved, group, who, differences, read.by_number);
+  for (const at::Tensor& parameter : group.params()) {
+    read.options_of.emplace(&parameter, read.options.back().get());
+  }
+}
+
+void read_states(const StateDict& saved, const Codec& codec, bool keeps_float,
+                 Differences& differences, Read& read) {
+  for (const auto& [key, value] : saved.entries()) {
     const std::string who = "state[" + base::to_string(key) + "]";
     const auto* number = std::get_if<int64_t>(&key);
-    const auto it = number == nullptr ? by_number.end() : by_number.find(*number);
-    if (it == by_number.end()) {
+    const auto it = number == nullptr ? read.by_number.end() : read.by_number.find(*number);
+    if (it == read.by_number.end()) {
       differences.add(who + " belongs to no parameter of param_groups");
       continue;
     }
     const at::Tensor& parameter = *it->second;
-    auto state = codec.read_state(value.to_dict(who), parameter, *options_of.at(&parameter),
-                                  {who, differences, fused != nullptr});
-    if (state) states.emplace_back(&parameter, std::move(state));
+    const auto* dict = std::get_if<StateDict>(&value.storage());
+    if (dict == nullptr) {
+      differences.add(who + " is a " + value.type_name() + ", not a dict");
+      continue;
+    }
+    auto state = codec.read_state(*dict, parameter, *read.options_of.at(&parameter),
+                                  {who, differences, keeps_float});
+    if (state) read.states.emplace_back(parameter, std::move(state));
   }
-  differences.check(advice);
+}
 
-  // 2. Everything is taken over.
-  if (auto* sgd = dynamic_cast<SGD*>(&optimizer)) sgd->set_num_steps(num_steps);
+void apply(Optimizer& optimizer, const Codec& codec, Read& read) {
+  auto* fused = dynamic_cast<FusedOptimizer*>(&optimizer);
+  if (auto* sgd = dynamic_cast<SGD*>(&optimizer)) sgd->set_num_steps(read.num_steps);
+  std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
   for (size_t i = 0; i < groups.size(); ++i) {
-    groups[i].set_options(std::move(options[i]));
+    groups[i].set_options(std::move(read.options[i]));
     for (const at::Tensor& parameter : groups[i].params()) {
       optimizer.state().erase(parameter.unsafeGetTensorImpl());
     }
   }
-  for (auto& [parameter, state] : states) {
+  for (auto& [parameter, state] : read.states) {
     if (fused != nullptr) {
       codec.change_moments(*state, [&, parameter = parameter](const at::Tensor& saved, int number,
                                                               bool is_positive) {
-        return fused->loaded_moment(*parameter, saved, number, is_positive);
+        return fused->loaded_moment(parameter, saved, number, is_positive);
       });
     }
-    optimizer.state()[parameter->unsafeGetTensorImpl()] = std::move(state);
+    optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
   }
+}
+
+}  // namespace
+
+base::Loading prepare_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
+  const Codec& codec = codec_of(optimizer, "load_optimizer_state_dict");
+  base::Loading loading;
+  Differences& differences = loading.differences;
+  const auto read = std::make_shared<Read>();
+  differences.attempt([&] {
+    const std::vector<Value>& saved_groups = dict.at("param_groups").to_items("'param_groups'");
+    const StateDict& saved_state = dict.at("state").to_dict("'state'");
+    const std::vector<OptimizerParamGroup>& groups = optimizer.param_groups();
+    if (saved_groups.size() != groups.size()) {
+      differences.add("the state has " + std::to_string(saved_groups.size()) +
+                      " parameter groups, the optimizer " + std::to_string(groups.size()));
+      return;
+    }
+    for (size_t i = 0; i < groups.size(); ++i) {
+      differences.attempt([&] {
+        read_group(saved_groups[i], groups[i], "param_groups[" + std::to_string(i) + "]", codec,
+                   differences, *read);
+      });
+    }
+    // Without the parameters' numbers nothing can be said of their states.
+    if (read->options.size() == groups.size() && read->by_number.size() == num_of(groups)) {
+      const bool keeps_float = dynamic_cast<FusedOptimizer*>(&optimizer) != nullptr;
+      read_states(saved_state, codec, keeps_float, differences, *read);
+    }
+  });
+  loading.apply = [&optimizer, &codec, read] { apply(optimizer, codec, *read); };
+  return loading;
+}
+
+void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
+  const base::Loading loading = prepare_optimizer_state_dict(optimizer, dict);
+  const size_t count = loading.differences.count();
+  base::take_over(loading,
+                  "[load_optimizer_state_dict] the state does not fit this optimizer (" +
+                      std::to_string(count) + (count == 1 ? " difference): " : " differences): "),
+                  std::string(". Was it saved by another optimizer than ") +
+                      codec_of(optimizer, "load_optimizer_state_dict").name() +
+                      ", or for another model?");
 }
 
 }  // namespace torchamp::optim

@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torchamp::optim {
@@ -32,5 +33,8 @@ TORCHAMP_API base::StateDict optimizer_state_dict(const torch::optim::Optimizer&
 /// Errors:  CheckpointError listing every difference; the optimizer is unchanged.
 TORCHAMP_API void load_optimizer_state_dict(torch::optim::Optimizer& optimizer,
                                             const base::StateDict& dict);
+/// The first half of it: compares, and changes nothing.
+TORCHAMP_API base::Loading prepare_optimizer_state_dict(torch::optim::Optimizer& optimizer,
+                                                        const base::StateDict& dict);
 
 }  // namespace torchamp::optim

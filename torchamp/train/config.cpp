@@ -119,6 +119,9 @@ void TrainerConfig::validate() const {
     out_of_range("momentum", momentum, "a number from 0 to below 1");
   }
   if (clip) above_zero("clip", *clip);
+  if (!(ema_decay >= 0.0 && ema_decay < 1.0)) {
+    out_of_range("ema", ema_decay, "a number from 0 (no average) to below 1");
+  }
   at_least("warmup-steps", warmup_steps, 0);
   at_least("batch", batch, 1);
   at_least("accumulate", accumulate, 1);

@@ -53,6 +53,10 @@ struct TORCHAMP_API TrainerConfig {
   double momentum = 0.9;               ///< sgd's; 0 to below 1
   std::optional<double> clip;          ///< largest L2 norm of all gradients; above 0; absent: none
 
+  /// What the average of the weights keeps at each applied step (optim/ema.h); 0: no average, to
+  /// below 1. Validation then uses the averaged weights, and the checkpoint has both.
+  double ema_decay = 0.0;
+
   ScheduleKind schedule = ScheduleKind::kConstant;
   int64_t warmup_steps = 0;  ///< applied steps of linear rise; 0 or more
 

@@ -49,38 +49,48 @@ StateDict rng_state_dict() {
   return dict;
 }
 
-void load_rng_state_dict(const StateDict& dict) {
+base::Loading prepare_rng_state_dict(const StateDict& dict) {
+  base::Loading loading;
   std::vector<std::pair<at::Generator, at::Tensor>> states;
   const auto add = [&](at::Generator generator, const base::Value& value, const std::string& who) {
     const at::Tensor& state = value.to_tensor(who);
     const at::Tensor present = get_state(generator);
     if (!state.defined() || state.scalar_type() != at::kByte || state.sizes() != present.sizes()) {
-      throw base::CheckpointError("[load_rng_state_dict] " + who + " is not a generator's state; " +
+      throw base::CheckpointError(who + " is not a generator's state, " +
                                   std::to_string(present.numel()) +
-                                  " bytes of uint8 are expected. Was it saved on another device?");
+                                  " bytes of uint8 are expected; was it saved on another device?");
+    }
+    try {
+      at::Generator trial = generator.clone();  // what the generator refuses, its copy does
+      set_state(trial, state.contiguous());
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      throw base::CheckpointError(
+          who + " is refused by the generator: " + text.substr(0, text.find('\n')));
     }
     states.emplace_back(std::move(generator), state.contiguous());
   };
-  add(generator_of(at::kCPU), dict.at("cpu"), "'cpu'");
-  if (const base::Value* cuda = dict.find("cuda")) {
+  loading.differences.attempt([&] { add(generator_of(at::kCPU), dict.at("cpu"), "'cpu'"); });
+  loading.differences.attempt([&] {
+    const base::Value* cuda = dict.find("cuda");
+    if (cuda == nullptr) return;
     const std::vector<base::Value>& saved = cuda->to_items("'cuda'");
     const int64_t count = std::min<int64_t>(num_cuda_devices(), static_cast<int64_t>(saved.size()));
     for (int64_t i = 0; i < count; ++i) {
       add(cuda_generator(i), saved[static_cast<size_t>(i)], "'cuda'[" + std::to_string(i) + "]");
     }
-  }
-  std::vector<at::Tensor> before;
-  try {
-    for (auto& [generator, state] : states) {
-      before.push_back(get_state(generator));
-      set_state(generator, state);
+  });
+  loading.apply = [states = std::move(states)] {
+    for (const auto& [generator, state] : states) {
+      at::Generator handle = generator;
+      set_state(handle, state);
     }
-  } catch (const c10::Error& error) {
-    for (size_t i = 0; i < before.size(); ++i) set_state(states[i].first, before[i]);
-    const std::string text = error.what_without_backtrace();
-    throw base::CheckpointError("[load_rng_state_dict] a generator refuses its state: " +
-                                text.substr(0, text.find('\n')));
-  }
+  };
+  return loading;
+}
+
+void load_rng_state_dict(const StateDict& dict) {
+  base::take_over(prepare_rng_state_dict(dict), "[load_rng_state_dict] ", ".");
 }
 
 }  // namespace torchamp::train

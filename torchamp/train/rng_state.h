@@ -2,6 +2,7 @@
 // The state of the default random generators, so that a resumed run draws the same numbers.
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torchamp::train {
@@ -19,5 +20,7 @@ TORCHAMP_API base::StateDict rng_state_dict();
 /// Errors:  CheckpointError when a state is not one of this kind of generator; all generators are
 ///          unchanged.
 TORCHAMP_API void load_rng_state_dict(const base::StateDict& dict);
+/// The first half of it: compares, and changes nothing.
+TORCHAMP_API base::Loading prepare_rng_state_dict(const base::StateDict& dict);
 
 }  // namespace torchamp::train

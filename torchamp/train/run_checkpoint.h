@@ -7,6 +7,7 @@
 
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/state_dict.h"
+#include "torchamp/optim/ema.h"
 #include "torchamp/optim/lr_schedule.h"
 #include "torchamp/train/config.h"
 #include "torchamp/train/run_state.h"
@@ -29,14 +30,18 @@ struct CheckpointParts {
   RunState& state;
   const TrainerConfig& config;
   const base::StateDict& data_state;
+  optim::Ema* ema = nullptr;  // null: the run averages no weights
 };
 
 base::StateDict make_checkpoint(const CheckpointParts& parts);
 
-/// Puts `checkpoint` into `parts`; `say` hears what is legally different from before.
+/// Puts `checkpoint` into `parts`: all of it, or none.
 ///
-/// Errors: CheckpointError for another model, optimizer or, in the middle of an epoch, order of the
-///         data.
+/// Of a file that Python wrote, "model_state_dict" and "optimizer_state_dict" are needed; what else
+/// is missing starts anew. `say` hears of that and of what is legally different from before.
+///
+/// Errors: CheckpointError listing, part by part, everything that does not fit; nothing has changed
+///         then, and nothing was said.
 void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& parts,
                      const std::function<void(const std::string&)>& say);
 

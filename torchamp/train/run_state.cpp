@@ -37,18 +37,27 @@ void for_each_entry(State& state, const Visit& visit) {
 
 struct Reader {
   const base::StateDict& dict;
+  base::Differences& differences;
 
-  void operator()(const char* key, int64_t& value) const {
-    value = dict.at(key).to_int(key);
-    if (value < 0 && std::string(key) != "seed") {
-      throw base::CheckpointError("[train] The checkpoint's '" + std::string(key) + "' is " +
-                                  std::to_string(value) +
-                                  "; 0 or more is accepted. Is the file damaged?");
-    }
+  template <typename T>
+  void operator()(const char* key, T& value) const {
+    differences.attempt([&] { read(dict.at(key), key, value); });
   }
-  void operator()(const char* key, double& value) const { value = dict.at(key).to_double(key); }
-  void operator()(const char* key, std::string& value) const {
-    value = dict.at(key).to_string(key);
+
+ private:
+  static void read(const base::Value& saved, const char* key, int64_t& value) {
+    const int64_t number = saved.to_int(key);
+    if (number < 0 && std::string(key) != "seed") {
+      throw base::CheckpointError("'" + std::string(key) + "' is " + std::to_string(number) +
+                                  ", 0 or more is expected");
+    }
+    value = number;
+  }
+  static void read(const base::Value& saved, const char* key, double& value) {
+    value = saved.to_double(key);
+  }
+  static void read(const base::Value& saved, const char* key, std::string& value) {
+    value = saved.to_string(key);
   }
 };
 
@@ -80,9 +89,9 @@ base::StateDict to_state_dict(const RunState& state) {
   return dict;
 }
 
-RunState run_state_from(const base::StateDict& dict) {
+RunState run_state_from(const base::StateDict& dict, base::Differences& differences) {
   RunState state;
-  for_each_entry(state, Reader{dict});
+  for_each_entry(state, Reader{dict, differences});
   return state;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torchamp::train {
@@ -52,7 +53,8 @@ struct RunState {
 };
 
 base::StateDict to_state_dict(const RunState& state);
-/// Errors: CheckpointError naming the entry that is missing, of another type or negative.
-RunState run_state_from(const base::StateDict& dict);
+/// The state of such a dict; entries that are missing, of another type or negative are added to
+/// `differences`.
+RunState run_state_from(const base::StateDict& dict, base::Differences& differences);
 
 }  // namespace torchamp::train

@@ -16,6 +16,7 @@
 #include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
+#include "torchamp/optim/ema.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/lr_schedule.h"
 #include "torchamp/optim/sgd.h"
@@ -139,7 +140,8 @@ struct Trainer::Run {
   bool reached_epochs() const { return config.epochs && state.epoch >= *config.epochs; }
   optim::WarmupCosineOptions schedule_options() const;
   CheckpointParts checkpoint_parts() {
-    return {*parts.module, *parts.optimizer, scaler, schedule, state, config, parts.data.state};
+    return {*parts.module, *parts.optimizer, scaler,           schedule,
+            state,         config,           parts.data.state, ema ? &*ema : nullptr};
   }
   void load(const base::StateDict& dict);
 
@@ -153,6 +155,7 @@ struct Trainer::Run {
   amp::GradScaler scaler;
   optim::WarmupCosine schedule;
   Placement placement;
+  std::optional<optim::Ema> ema;
   RunState state;
   int64_t first_step = 0;  // where this call of run() began
   double last_scale = 1.0;
@@ -190,6 +193,7 @@ Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallb
                  static_cast<int64_t>(config.seed)};
   state.precision = format_precision(config.precision);
   state.optimizer = optimizer_name(*parts.optimizer);
+  if (config.ema_decay > 0.0) ema.emplace(*parts.module, optim::EmaOptions{config.ema_decay});
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
 }
 
@@ -210,6 +214,10 @@ RunSummary Trainer::Run::run() {
   }
   if (config.precision == Precision::kBf16 && scaler.is_enabled()) {
     say("bf16 with loss scaling: bf16 has float32's range and needs no scale; --scaler off.");
+  }
+  if (ema && parts.data.validation) {
+    say("Validation uses the averaged weights, which keep " + shortest(config.ema_decay) +
+        " of themselves at each step.");
   }
   bool is_saved = true;
   while (!reached_epochs() && (!reached_steps() || state.next_batch == num_batches())) {
@@ -296,6 +304,7 @@ void Trainer::Run::account(const StepResult& result, int64_t num_batches, StepMe
     state.epoch_loss_sum += result.loss * static_cast<double>(metrics.examples);
     state.epoch_norm_sum += result.grad_norm;
     schedule.step();
+    if (ema) ema->update();
   }
   if (result.skipped) tell_stall();
   if (state.skipped_in_a_row >= config.max_skipped_in_a_row) diverge(result);
@@ -350,8 +359,12 @@ EpochMetrics Trainer::Run::finish_epoch() {
   options.stop = [this] { return callbacks.stop_signal && callbacks.stop_signal() != 0; };
   // Validation draws nothing that training would miss.
   const base::StateDict rng = rng_state_dict();
-  const std::optional<Evaluation> evaluation =
-      evaluate(*parts.module, parts.forward, parts.loss, parts.data.validation, options);
+  std::optional<Evaluation> evaluation;
+  {
+    std::optional<optim::EmaWeights> averaged;
+    if (ema) averaged.emplace(*ema);
+    evaluation = evaluate(*parts.module, parts.forward, parts.loss, parts.data.validation, options);
+  }
   load_rng_state_dict(rng);
   if (!evaluation) stop_if_asked();
   metrics.val_loss = evaluation->loss;
