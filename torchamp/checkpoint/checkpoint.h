@@ -42,7 +42,7 @@ struct LoadOptions {
   bool mmap = false;
   /// Whether the checksums of tensor data are checked; absent: unless `mmap`, as that would read
   /// all. The pickle and the directory are always checked.
-  std::optional<bool> verify;
+  std::optional<bool> verify = std::nullopt;
 };
 
 /// Reads a .pt file written by save(), or by torch.save of any PyTorch since 0.4, in the zip format
