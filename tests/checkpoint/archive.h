@@ -2,7 +2,6 @@
 // Builds a .pt archive out of given records, well formed but for what a test makes wrong. Written
 // from the zip format's description, independently of the library.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -18,20 +17,11 @@ inline std::string little_endian(uint64_t value, int count) {
   return bytes;
 }
 
-/// CRC-32 of the zip format, a byte at a time.
-inline uint32_t table_crc32(const std::string& bytes) {
-  static const std::array<uint32_t, 256> table = [] {
-    std::array<uint32_t, 256> remainders{};
-    for (uint32_t i = 0; i < remainders.size(); ++i) {
-      uint32_t crc = i;
-      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
-      remainders[i] = crc;
-    }
-    return remainders;
-  }();
+inline uint32_t bitwise_crc32(const std::string& bytes) {
   uint32_t crc = 0xFFFFFFFFU;
   for (const char byte : bytes) {
-    crc = (crc >> 8) ^ table[(crc ^ static_cast<unsigned char>(byte)) & 0xFFU];
+    crc ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1U) != 0 ? 0xEDB88320U : 0U);
   }
   return ~crc;
 }
@@ -45,7 +35,7 @@ inline std::string make_archive(const Records& records) {
   for (const auto& [short_name, bytes] : records) {
     const std::string name = "a/" + short_name;
     const uint64_t offset = file.size();
-    const std::string sizes = little_endian(table_crc32(bytes), 4) +
+    const std::string sizes = little_endian(bitwise_crc32(bytes), 4) +
                               little_endian(bytes.size(), 4) + little_endian(bytes.size(), 4);
     const std::string common = little_endian(0, 8) + sizes + little_endian(name.size(), 2);
     file += "PK\x03\x04" + little_endian(10, 2) + common + little_endian(0, 2) + name + bytes;
