@@ -85,4 +85,6 @@ for name, make in (("adamw", lambda p: torch.optim.AdamW(p, foreach=False)),
 state = load("rng.pt")["cpu"]
 torch.set_rng_state(state)
 check(equal(torch.get_rng_state(), state), "generator state differs")
-torch.save({"numbers": torch.randn(101), "order": torch.randperm(100)}, folder / "rng_back.pt")
+numbers = {"numbers": torch.randn(101), "order": torch.randperm(100)}
+torch.save({"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}, folder / "rng_of_python.pt")
+torch.save({**numbers, "later": torch.randn(101)}, folder / "rng_back.pt")

@@ -1,13 +1,18 @@
 // Python reads what C++ writes and goes on from it, and C++ from what Python then writes.
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <torch/torch.h>
 
 #include "checkpoint/checkpoint_support.h"
+#include "checkpoint/mixed_training.h"
+#include "support/fingerprint.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/module_state.h"
@@ -102,12 +107,20 @@ void expect_same_training(const std::filesystem::path& path, torch::nn::Sequenti
                    python.at("optimizer_state_dict").to_dict().at("state").to_dict()));
 }
 
+const char* const kNoPython =
+    "no Python that can import torch was found at configure time; name one with "
+    "-DTORCHAMP_PYTHON_WITH_TORCH=... (the golden files stand in)";
+
+// Runs `script` of this folder on the files in `folder`; its exit status.
+int run_python(const std::string& script, const TemporaryFolder& folder) {
+  const std::string command = "'" TORCHAMP_PYTHON_WITH_TORCH "' '" TORCHAMP_SOURCE_DIR
+                              "/tests/checkpoint/" +
+                              script + "' '" + folder.path().string() + "'";
+  return std::system(command.c_str());
+}
+
 TEST(PythonInterop, PythonReadsGoesOnAndWritesBack) {
-  const std::string interpreter = TORCHAMP_PYTHON_WITH_TORCH;
-  if (interpreter.empty()) {
-    GTEST_SKIP() << "no Python that can import torch was found at configure time; name one with "
-                    "-DTORCHAMP_PYTHON_WITH_TORCH=... (the golden files stand in)";
-  }
+  if (std::string(TORCHAMP_PYTHON_WITH_TORCH).empty()) GTEST_SKIP() << kNoPython;
   const TemporaryFolder folder;
   save(folder / "values.pt", values());
   save(folder / "tensors.pt", tensors());
@@ -125,10 +138,7 @@ TEST(PythonInterop, PythonReadsGoesOnAndWritesBack) {
   save_training(folder / "sgd.pt", nets[2], sgd);
   save(folder / "rng.pt", train::rng_state_dict());
 
-  const std::string command = "'" + interpreter +
-                              "' '" TORCHAMP_SOURCE_DIR "/tests/checkpoint/interop.py' '" +
-                              folder.path().string() + "'";
-  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  ASSERT_EQ(run_python("interop.py", folder), 0);
 
   // The order of operations of LibTorch's C++ Adam differs from Python's: a few roundings a step on
   // values below 4 (8 * 2^-24 = 5e-7). SGD is the same to the bit.
@@ -138,6 +148,87 @@ TEST(PythonInterop, PythonReadsGoesOnAndWritesBack) {
   const StateDict numbers = load(folder / "rng_back.pt");
   EXPECT_TRUE(same(torch::randn({101}), numbers.at("numbers").to_tensor()));
   EXPECT_TRUE(same(torch::randperm(100), numbers.at("order").to_tensor()));
+  train::load_rng_state_dict(load(folder / "rng_of_python.pt"));
+  EXPECT_TRUE(same(torch::randn({101}), numbers.at("later").to_tensor()));
+}
+
+// Ten steps here, five here and five in Python, five in Python and five here: the same bits of
+// weights, optimizer and scaler.
+class PythonGoesOn : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    if (std::string(TORCHAMP_PYTHON_WITH_TORCH).empty()) GTEST_SKIP() << kNoPython;
+    for (const MixedCase& each : mixed_cases()) {
+      MixedTraining training(each);
+      save(folder_ / (each.name() + "_0.pt"), training.state_dict());
+      training.steps(0, 5);
+      save(folder_ / (each.name() + "_here_5.pt"), training.state_dict());
+      training.steps(5, 10);
+      save(folder_ / (each.name() + "_here_10.pt"), training.state_dict());
+    }
+    ASSERT_EQ(run_python("interop_mixed.py", folder_), 0);
+    const std::string version = load(folder_ / "version.pt").at("version").to_string();
+    if (version.substr(0, version.find('+')) != TORCH_VERSION) {
+      GTEST_SKIP() << "Bits are those of one version: Python's PyTorch is " << version
+                   << ", LibTorch is " << TORCH_VERSION << ".";
+    }
+  }
+  ~PythonGoesOn() override { at::set_num_threads(threads_); }
+
+  StateDict file(const MixedCase& each, const char* which) const {
+    return load(folder_ / (each.name() + which + ".pt"));
+  }
+
+ private:
+  int threads_ = at::get_num_threads();
+  TemporaryFolder folder_;
+};
+
+TEST_F(PythonGoesOn, FromAFileWrittenHereWithTheBitsOfARunThatStayedHere) {
+  for (const MixedCase& each : mixed_cases()) {
+    expect_same_run(file(each, "_python_10_from_here"), file(each, "_here_10"), each.name());
+  }
+}
+
+TEST_F(PythonGoesOn, AndCppFromPythonsFileWithTheBitsOfARunThatStayedInPython) {
+  for (const MixedCase& each : mixed_cases()) {
+    MixedTraining training(each);
+    training.load_state_dict(file(each, "_python_5"));
+    training.steps(5, 10);
+    expect_same_run(training.state_dict(), file(each, "_python_10"), each.name());
+  }
+}
+
+// The same from files that were written once, so that no Python is needed here.
+TEST(PythonGolden, GoesOnFromPythonsFileWithTheBitsOfARunThatStayedInPython) {
+  const std::string folder = golden("mixed_training/" TORCH_VERSION);
+  if (!std::filesystem::exists(folder)) {
+    GTEST_SKIP() << "There are no files of PyTorch " << TORCH_VERSION
+                 << "; interop_mixed.py --golden writes them.";
+  }
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  std::ifstream recorded(folder + "/fingerprint.json");
+  const std::string difference =
+      testing::fingerprint_difference(nlohmann::json::parse(recorded), testing::fingerprint());
+  for (const MixedCase& each : mixed_cases()) {
+    const std::string file = folder + "/" + each.name();
+    if (!std::filesystem::exists(file + "_5.pt")) continue;
+    MixedTraining training(each);
+    training.load_state_dict(load(file + "_5.pt"));
+    expect_same_run(training.state_dict(), load(file + "_5.pt"), each.name());
+    training.steps(5, 10);
+    if (difference.empty()) {
+      expect_same_run(training.state_dict(), load(file + "_10.pt"), each.name());
+    }
+  }
+  at::set_num_threads(threads);
+  if (!difference.empty()) {
+    GTEST_SKIP() << "Loaded, but the bits of later steps are equal on the machine that wrote the "
+                    "files only: "
+                 << difference;
+  }
 }
 
 }  // namespace
