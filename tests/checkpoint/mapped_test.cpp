@@ -130,9 +130,8 @@ TEST(MappedCheckpoint, AStorageAtAnyByteIsReadRight) {
   const std::string bytes(reinterpret_cast<const char*>(values), sizeof values);
   for (size_t shift = 0; shift < 8; ++shift) {
     MemoryFile file;
-    file.write(make_archive({{"pad", std::string(shift, 'x')},
-                             {"data.pkl", four_floats()},
-                             {"data/0", bytes}}));
+    file.write(make_archive(
+        {{"pad", std::string(shift, 'x')}, {"data.pkl", four_floats()}, {"data/0", bytes}}));
     const at::Tensor read = load(file.path(), kMapped).at("a").to_tensor();
     EXPECT_TRUE(same(read, torch::tensor({1.0F, 2.0F, 3.0F, 4.0F})));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(read.const_data_ptr()) % 4, 0U) << shift;
@@ -225,14 +224,13 @@ void write_sparse(const std::filesystem::path& path, uint64_t size) {
       little_endian(second.size(), 2) + little_endian(20, 2) + little_endian(0, 10) +
       little_endian(second_offset, 4) + second + little_endian(1, 2) + little_endian(16, 2) +
       little_endian(size, 8) + little_endian(size, 8);
-  const std::string tail = "PK\x06\x06" + little_endian(44, 8) + little_endian(0x2D002D, 4) +
-                           little_endian(0, 8) + little_endian(2, 8) + little_endian(2, 8) +
-                           little_endian(directory.size(), 8) + little_endian(end, 8) +
-                           "PK\x06\x07" + little_endian(0, 4) +
-                           little_endian(end + directory.size(), 8) + little_endian(1, 4) +
-                           "PK\x05\x06" + little_endian(0, 4) + little_endian(2, 2) +
-                           little_endian(2, 2) + little_endian(0xFFFFFFFF, 4) +
-                           little_endian(0xFFFFFFFF, 4) + little_endian(0, 2);
+  const std::string tail =
+      "PK\x06\x06" + little_endian(44, 8) + little_endian(0x2D002D, 4) + little_endian(0, 8) +
+      little_endian(2, 8) + little_endian(2, 8) + little_endian(directory.size(), 8) +
+      little_endian(end, 8) + "PK\x06\x07" + little_endian(0, 4) +
+      little_endian(end + directory.size(), 8) + little_endian(1, 4) + "PK\x05\x06" +
+      little_endian(0, 4) + little_endian(2, 2) + little_endian(2, 2) +
+      little_endian(0xFFFFFFFF, 4) + little_endian(0xFFFFFFFF, 4) + little_endian(0, 2);
   write_file(path, start);
   std::filesystem::resize_file(path, end);
   std::ofstream(path, std::ios::app | std::ios::binary) << directory << tail;

@@ -81,8 +81,8 @@ std::string InputFile::read_at(uint64_t offset, size_t size) const {
 std::shared_ptr<char> InputFile::map() {
   if (map_ == nullptr) {
     // No swap is set aside: only pages that are written to become this process's own.
-    void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
-                           descriptor_, 0);
+    void* address =
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor_, 0);
     if (address == MAP_FAILED) {
       fail("cannot be mapped: " + reason_of(errno) +
            "; a file system that allows it is expected. Load it without mmap.");

@@ -5,9 +5,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "torchamp/checkpoint/build_context.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
+#include "torchamp/checkpoint/legacy_reader.h"
 #include "torchamp/checkpoint/rebuild.h"
 #include "torchamp/checkpoint/storage_reader.h"
 #include "torchamp/checkpoint/unpickler.h"
@@ -22,22 +24,13 @@ using base::Value;
 
 constexpr const char* kLoad = "checkpoint::load";
 
-// Says what a file is that is not a zip archive.
-void refuse_other_formats(const InputFile& file) {
-  constexpr uint64_t kStart = 64;
-  const std::string start = file.read_at(0, std::min(file.size(), kStart));
+constexpr uint64_t kStart = 64;  // bytes that tell what a file is
+
+// Says what a file is that is neither a zip archive nor of the format before.
+[[noreturn]] void refuse(const InputFile& file, std::string_view start) {
   if (start.empty()) {
     throw FormatError(
         "the file is empty; a zip archive is expected. Was the file truncated or damaged?");
-  }
-  if (start.starts_with("PK\x03\x04")) return;
-  // torch.save before 1.6 wrote pickles one after another, the first of them this number.
-  constexpr std::string_view kLegacyNumber = "\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
-  if (start.size() > 2 && start[0] == '\x80' &&
-      start.compare(2, kLegacyNumber.size(), kLegacyNumber) == 0) {
-    throw FormatError(
-        "the file has the format that torch.save wrote before PyTorch 1.6; the zip format is "
-        "expected. Load it in Python and torch.save it again.");
   }
   if (start.size() > 9 && start[8] == '{' && (start[9] == '"' || start[9] == '}')) {
     throw FormatError(
@@ -48,12 +41,19 @@ void refuse_other_formats(const InputFile& file) {
         "the file is a Git LFS pointer; the checkpoint itself is expected. Was 'git lfs pull' "
         "forgotten?");
   }
+  constexpr std::string_view kTar = "ustar";
+  constexpr uint64_t kTarAt = 257;
+  if (file.size() >= kTarAt + kTar.size() && file.read_at(kTarAt, kTar.size()) == kTar) {
+    throw FormatError(
+        "the file is a tar archive, as PyTorch 0.1 wrote its checkpoints; those of torch.save from "
+        "0.4 on are expected. Load it in Python and torch.save it again.");
+  }
   throw FormatError(
-      "the file does not start as a zip archive does; a .pt file of torch.save (PyTorch 1.6 or "
-      "later) is expected. Is it another kind of file?");
+      "the file does not start as a zip archive does; a .pt file of torch.save is expected. Is it "
+      "another kind of file?");
 }
 
-Value load_archive(InputFile& file, StorageReader& reader) {
+Value load_archive(const InputFile& file, StorageReader& reader) {
   const ZipReader archive(file);
   if (archive.contains("constants.pkl")) {
     throw FormatError(
@@ -67,10 +67,24 @@ Value load_archive(InputFile& file, StorageReader& reader) {
         "Python on this machine and save it again.");
   }
   Unpickler machine(pickle);
-  Value value =
-      rebuild(machine.load(), pickle.size(),
-              {[&](const std::string& key) { return archive.locate("data/" + key); }, reader});
-  return value;
+  return rebuild(machine.load(), pickle.size(),
+                 {[&](const std::string& key) { return archive.locate("data/" + key); }, reader});
+}
+
+Value load_legacy(const InputFile& file, StorageReader& reader) {
+  const LegacyReader legacy(file);
+  return rebuild(legacy.root(), legacy.pickle_size(),
+                 {[&](const std::string& key) { return legacy.locate(key); }, reader});
+}
+
+bool is_archive(std::string_view start) { return start.starts_with("PK\x03\x04"); }
+
+// The value of `file`, its tensors still to be read.
+Value load_unread(const InputFile& file, StorageReader& reader) {
+  const std::string start = file.read_at(0, std::min(file.size(), kStart));
+  if (is_archive(start)) return load_archive(file, reader);
+  if (LegacyReader::recognizes(start)) return load_legacy(file, reader);
+  refuse(file, start);
 }
 
 // What `read` gives; errors name `path` and `who`.
@@ -94,9 +108,8 @@ auto told_by(const char* who, const std::filesystem::path& path, Read read) {
 Value load_value(const std::filesystem::path& path, const LoadOptions& options) {
   return told_by(kLoad, path, [&] {
     InputFile file(path, kLoad);
-    refuse_other_formats(file);
     StorageReader reader(file, options.mmap, options.verify.value_or(!options.mmap));
-    Value value = load_archive(file, reader);
+    Value value = load_unread(file, reader);
     reader.finish();
     return value;
   });
@@ -116,11 +129,11 @@ void verify(const std::filesystem::path& path) {
   const char* const kVerify = "checkpoint::verify";
   told_by(kVerify, path, [&] {
     InputFile file(path, kVerify);
-    refuse_other_formats(file);
     StorageReader mapped(file, /*is_mapped=*/true, /*is_verified=*/false);
-    load_archive(file, mapped);
-    StorageReader all(file, /*is_mapped=*/true, /*is_verified=*/true);
+    load_unread(file, mapped);
+    if (!is_archive(file.read_at(0, std::min(file.size(), kStart)))) return true;  // no checksums
     const ZipReader archive(file);
+    StorageReader all(file, /*is_mapped=*/true, /*is_verified=*/true);
     for (const std::string& name : archive.names()) all.check(archive.locate(name));
     all.finish();
     return true;

@@ -1,21 +1,11 @@
 #pragma once
 // Gives the nodes of a pickle their meaning: dicts, numbers, and tensors over the file's storages.
 
-#include <functional>
-#include <string>
-
 #include "torchamp/base/state_dict.h"
-#include "torchamp/checkpoint/storage_reader.h"
+#include "torchamp/checkpoint/tensor_builder.h"
 #include "torchamp/checkpoint/unpickler.h"
 
 namespace torchamp::checkpoint {
-
-/// Where the storages of a pickle are: each has a key in it.
-struct Storages {
-  /// The bytes of a key; FormatError when the file has no such storage.
-  std::function<Extent(const std::string& key)> find;
-  StorageReader& reader;
-};
 
 /// The value that `root` stands for; its tensors hold their data after storages.reader.finish().
 ///

@@ -9,9 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include <sys/mman.h>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <sys/mman.h>
 
 #include "torchamp/checkpoint/crc32.h"
 #include "torchamp/checkpoint/format_error.h"
@@ -94,8 +95,8 @@ void StorageReader::finish() {
         if (job.destination == nullptr) scratch.resize(kStepBytes);
         for (uint64_t done = 0; done < piece.size;) {
           const size_t step = std::min<uint64_t>(kStepBytes, piece.size - done);
-          char* const to = job.destination == nullptr ? scratch.data()
-                                                      : job.destination + piece.start + done;
+          char* const to =
+              job.destination == nullptr ? scratch.data() : job.destination + piece.start + done;
           file_.read_at(job.extent.offset + piece.start + done, to, step);
           if (is_compared) piece.crc = crc32(piece.crc, to, step);
           done += step;
@@ -107,8 +108,8 @@ void StorageReader::finish() {
       next = pieces.size();
     }
   };
-  const size_t num_threads = std::min<uint64_t>(
-      {kMostThreads, std::thread::hardware_concurrency(), total / kPieceBytes});
+  const size_t num_threads =
+      std::min<uint64_t>({kMostThreads, std::thread::hardware_concurrency(), total / kPieceBytes});
   {
     std::vector<std::thread> threads;
     try {
