@@ -20,6 +20,7 @@
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/train/metrics_file.h"
@@ -167,20 +168,29 @@ void check_files_differ(const TrainOptions& options) {
   }
 }
 
-base::StateDict load_checkpoint(const TrainOptions& options) {
-  std::error_code ignored;
-  if (!std::filesystem::exists(options.checkpoint, ignored)) {
+struct LoadedCheckpoint {
+  base::StateDict state;
+  std::string message;  // where it is not the file that was asked for
+};
+
+LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
+  if (checkpoint::checkpoint_files(options.checkpoint).empty()) {
     throw base::UsageError("[--resume] '" + options.checkpoint +
                            "' does not exist; the --checkpoint of an earlier run is accepted.");
   }
-  base::StateDict state = checkpoint::load(options.checkpoint);
+  const checkpoint::LastGood good = checkpoint::find_last_good(options.checkpoint);
+  LoadedCheckpoint loaded{checkpoint::load(good.file), ""};
   for (const char* key : {"config", "data_state", "train_state"}) {
-    if (state.contains(key)) continue;
-    throw base::CheckpointError("[--resume] '" + options.checkpoint + "' has no entry '" + key +
+    if (loaded.state.contains(key)) continue;
+    throw base::CheckpointError("[--resume] '" + good.file.string() + "' has no entry '" + key +
                                 "'; a checkpoint of torchamp train is accepted. Was it saved by "
                                 "another program?");
   }
-  return state;
+  if (!good.passed_over.empty()) {
+    loaded.message = "Resumed from '" + good.file.string() + "', the newest whole checkpoint:";
+    for (const auto& each : good.passed_over) loaded.message += " " + each.reason;
+  }
+  return loaded;
 }
 
 // The line of an epoch, with what the allocator did until then.
@@ -192,9 +202,12 @@ void run_train(TrainOptions options, const CLI::App& command) {
   check_cpu_kernels();
   install_stop_handlers();
   std::optional<base::StateDict> checkpoint;
+  std::string resumed_from;
   const base::StateDict* data_state = nullptr;
   if (options.resume && !options.checkpoint.empty()) {
-    checkpoint = load_checkpoint(options);
+    LoadedCheckpoint loaded = load_checkpoint(options);
+    checkpoint = std::move(loaded.state);
+    resumed_from = std::move(loaded.message);
     take_from_checkpoint(checkpoint->at("config").to_dict("config"), command, options);
     data_state = &checkpoint->at("data_state").to_dict("data_state");
     if (data_state->empty()) data_state = nullptr;
@@ -213,6 +226,7 @@ void run_train(TrainOptions options, const CLI::App& command) {
   ModelAndData made = make_model_and_data(options, data_state);
   train::Progress progress(stdout, progress_options(options, made.data.train->info().is_text));
   progress.on_message(heading(options, made));
+  if (!resumed_from.empty()) progress.on_message(resumed_from);
   train::TrainerConfig config = trainer_config(options);
   if (config.precision == train::Precision::kFp16 && !train::has_fast_fp16(config.device)) {
     progress.on_message("fp16 has no fast path on this device: it will be slower than fp32.");

@@ -61,6 +61,9 @@ void for_each_option(Options& o, const Visit& visit) {
   visit("ops", o.ops);
   visit("allocator", o.allocator);
   visit("ops-choices", o.ops_choices);
+  visit("checkpoint-every-steps", o.checkpoint_every_steps);
+  visit("keep-last", o.keep_last);
+  visit("keep-best", o.keep_best);
 }
 
 std::string text_of(const std::string& value) { return value; }
@@ -285,8 +288,24 @@ void add_train_options(CLI::App& command, TrainOptions& o) {
       .add_option("--checkpoint", o.checkpoint, "Written after each epoch and at SIGINT or SIGTERM")
       ->group(files);
   command
+      .add_option("--checkpoint-every-steps", o.checkpoint_every_steps,
+                  "And every N steps within an epoch, 0 or more; 0: not")
+      ->capture_default_str()
+      ->group(files);
+  command
+      .add_option("--keep-last", o.keep_last,
+                  "Newest checkpoints that stay, the earlier ones as NAME.step-N.pt, 1 or more")
+      ->capture_default_str()
+      ->group(files);
+  command
+      .add_flag("--keep-best,!--no-keep-best", o.keep_best,
+                "The checkpoint of the epoch with the lowest validation loss stays, as "
+                "NAME.best.pt")
+      ->group(files);
+  command
       .add_flag("--resume", o.resume,
-                "Go on from --checkpoint; what is not given again is taken from it")
+                "Go on from --checkpoint, or the newest whole one kept beside it; what is not "
+                "given again is taken from it")
       ->group(files);
   command.add_option("--csv", o.csv, "A row a step")->group(files);
   command.add_option("--json", o.json, "A JSON object an epoch, one a line")->group(files);
@@ -447,6 +466,9 @@ train::TrainerConfig trainer_config(const TrainOptions& o) {
   config.caching_allocator = o.allocator == "on";
   config.ops_choices = o.ops_choices == "on";
   config.checkpoint = o.checkpoint;
+  config.checkpoint_every_steps = o.checkpoint_every_steps;
+  config.keep_last = o.keep_last;
+  config.keep_best = o.keep_best;
   config.metadata = to_state_dict(o);
   return config;
 }

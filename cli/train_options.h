@@ -53,6 +53,10 @@ struct TrainOptions {
   std::string allocator = "on";
   std::string ops_choices = "on";
 
+  int64_t checkpoint_every_steps = 0;
+  int64_t keep_last = 1;
+  bool keep_best = false;
+
   // Of this call alone; a checkpoint does not keep them.
   std::string checkpoint;
   bool resume = false;

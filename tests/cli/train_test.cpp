@@ -12,6 +12,7 @@
 
 #include "cli/command.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
 
 namespace torchamp::cli::test {
 namespace {
@@ -95,6 +96,8 @@ TEST(TrainCommand, BadInputIsOneSentenceAndAnExitCode) {
       {"--heads 3 --model gpt --data synthetic", 2, "heads"},
       {"--warmup-steps 1000 --data synthetic --examples 8", 2, "total_steps is 1"},
       {"--resume", 2, "--checkpoint FILE"},
+      {"--keep-last 0", 2, "keep-last is 0"},
+      {"--checkpoint-every-steps -1", 2, "checkpoint-every-steps is -1"},
       {"--resume --checkpoint none.pt", 2, "'none.pt' does not exist"},
       {"--checkpoint .", 2, "is a folder"},
       {"--checkpoint /proc/none/last.pt", 2, "No file can be written in '/proc/none'"},
@@ -208,6 +211,42 @@ INSTANTIATE_TEST_SUITE_P(Stops, TrainCommandSignal, ::testing::Values(SIGINT, SI
                            return std::string(info.param == SIGINT ? "SIGINT" : "SIGTERM");
                          });
 
+TEST(TrainCommand, KeepsTheLastAndTheBestAndGoesOnFromTheNewestWholeOne) {
+  Folder folder;
+  const std::string run = kSmall + "64 --checkpoint run/last.pt ";
+  Result result = folder.run(words(run + "--epochs 3 --keep-last 3 --keep-best"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto files = checkpoint::checkpoint_files(folder / "run/last.pt");
+  ASSERT_EQ(files.size(), 5U);  // last, three steps, best
+  const auto step_of = [](const std::filesystem::path& file) {
+    return checkpoint::load(file).at("train_state").to_dict().at("step").to_int();
+  };
+  EXPECT_EQ(step_of(files[0]), step_of(files[1]));
+  const int64_t one_epoch = step_of(files[3]);
+  EXPECT_EQ(step_of(files[2]), 2 * one_epoch);
+
+  // The run of three epochs again, from the end of the second, since last.pt is damaged.
+  std::filesystem::rename(folder / "run/last.pt", folder / "uninterrupted.pt");
+  std::filesystem::remove(files[1]);
+  write_file(folder / "run/last.pt", "PK\x03\x04 half");
+  result = folder.run(words(run + "--resume"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              HasSubstr("Resumed from '" + files[2].lexically_relative(folder.path()).string() +
+                        "', the newest whole checkpoint: [checkpoint::"));
+  EXPECT_THAT(result.out, HasSubstr("'run/last.pt' cannot be read"));
+  EXPECT_TRUE(is_same_run(folder / "run/last.pt", folder / "uninterrupted.pt"));
+  EXPECT_EQ(checkpoint::checkpoint_files(folder / "run/last.pt").size(), 5U);  // kept as before
+
+  for (const std::filesystem::path& file : checkpoint::checkpoint_files(folder / "run/last.pt")) {
+    write_file(file, "nothing");
+  }
+  result = folder.run(words(run + "--resume"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("No checkpoint of 'run/last.pt' is good"));
+  EXPECT_EQ(lines(result.err).size(), 1U);
+}
+
 TEST(TrainCommand, SignalWithoutCheckpointSaysThatNothingWasWritten) {
   Folder folder;
   const pid_t child =
@@ -288,7 +327,8 @@ TEST(TrainCommand, HelpNamesEveryOption) {
                              "--checkpoint",   "--resume",
                              "--csv",          "--json",
                              "--print-config", "--master-weights",
-                             "--ema"}) {
+                             "--ema",          "--keep-last",
+                             "--keep-best",    "--checkpoint-every-steps"}) {
     EXPECT_THAT(result.out, HasSubstr(option));
   }
 }

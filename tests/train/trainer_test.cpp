@@ -1,7 +1,11 @@
 #include "torchamp/train/trainer.h"
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <limits>
+#include <map>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,6 +15,7 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/optim/lr_schedule.h"
 #include "torchamp/train/data/loader.h"
 #include "train/toy.h"
@@ -260,19 +265,21 @@ TEST(Trainer, NanLossEndsTheRunAndLeavesTheGoodCheckpoint) {
   config.epochs = 2;
   config.checkpoint = folder / "last.pt";
   const toy::Net net = toy::make_net(3);
-  std::string good;
   std::vector<torch::Tensor> weights;
+  std::vector<torch::Tensor> good;
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepMetrics& metrics) {
     if (metrics.step == 5) weights = {net->fc1->weight.detach().clone()};
-    if (metrics.epoch == 2 && good.empty()) good = read_file(config.checkpoint);
   };
+  callbacks.on_epoch = [&](const EpochMetrics&) { good = {net->fc1->weight.detach().clone()}; };
   Trainer trainer(config, with_overflow_at(net, toy::data(32), {5}), callbacks);
   const std::string text = toy::message_of<base::DivergedError>([&] { trainer.run(); });
   EXPECT_THAT(text, HasSubstr("Step 6 (epoch 2) has loss nan"));
   EXPECT_THAT(text, HasSubstr("Try a lower --lr"));
-  EXPECT_FALSE(good.empty());
-  EXPECT_EQ(read_file(config.checkpoint), good);
+  const base::StateDict kept = checkpoint::load(config.checkpoint);
+  EXPECT_EQ(kept.at("epoch").to_int(), 1);
+  EXPECT_TRUE(
+      torch::equal(kept.at("model_state_dict").to_dict().at("fc1.weight").to_tensor(), good.at(0)));
   EXPECT_TRUE(torch::equal(net->fc1->weight, weights.at(0)));  // the step was not taken
 }
 
@@ -397,6 +404,89 @@ TEST(Trainer, CheckpointHasTheKeysThatPythonUsersKnow) {
   EXPECT_TRUE(saved.at("optimizer_state_dict").to_dict().contains("param_groups"));
   EXPECT_EQ(saved.at("scaler_state_dict").to_dict().at("scale").to_double(), 65536.0);
   EXPECT_EQ(saved.at("config").to_dict().at("model").to_string(), "toy");
+}
+
+// Every file that a run of two epochs writes, by name.
+std::map<std::string, std::string> files_of_run(const TemporaryFolder& folder, bool in_background) {
+  TrainerConfig config = small_config();
+  config.epochs = 2;
+  config.checkpoint = folder / "last.pt";
+  config.checkpoint_every_steps = 1;
+  config.keep_last = 20;
+  config.checkpoint_in_background = in_background;
+  Trainer(config, toy::parts(toy::make_net(5), toy::data(32))).run();
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    files[entry.path().filename().string()] = read_file(entry.path());
+  }
+  return files;
+}
+
+TEST(TrainerCheckpoints, TrainingOnWhileAFileIsWrittenChangesNoByteOfIt) {
+  const TemporaryFolder in_background;
+  const TemporaryFolder at_once;
+  const auto files = files_of_run(in_background, true);
+  EXPECT_EQ(files.size(), 9U);  // eight steps, and the last again
+  EXPECT_EQ(files, files_of_run(at_once, false));
+}
+
+TEST(TrainerCheckpoints, GoOnFromTheMiddleOfAnEpoch) {
+  const TemporaryFolder folder;
+  files_of_run(folder, true);
+  TrainerConfig config = small_config();
+  config.epochs = 2;
+  const toy::Net net = toy::make_net(99);
+  Trainer trainer(config, toy::parts(net, toy::data(32)));
+  trainer.load_state_dict(checkpoint::load(checkpoint::step_path(folder / "last.pt", 3)));
+  EXPECT_EQ(trainer.run().steps, 8);
+  const base::StateDict last = checkpoint::load(folder / "last.pt");
+  EXPECT_TRUE(torch::equal(last.at("model_state_dict").to_dict().at("fc1.weight").to_tensor(),
+                           net->fc1->weight));
+}
+
+TEST(TrainerCheckpoints, TheBestEpochStaysThroughAResume) {
+  const TemporaryFolder folder;
+  TrainerConfig config = small_config();
+  config.checkpoint = folder / "last.pt";
+  config.keep_best = true;
+  config.lr = 0.2;  // the loss goes up and down
+  std::vector<double> losses;
+  TrainerCallbacks callbacks;
+  callbacks.on_epoch = [&](const EpochMetrics& metrics) { losses.push_back(metrics.val_loss); };
+  for (const int64_t epochs : {2, 3, 5, 7, 8}) {
+    config.epochs = epochs;
+    Trainer trainer(config, toy::parts(toy::make_net(5), toy::data(32, 16)), callbacks);
+    if (epochs > 2) trainer.load_state_dict(checkpoint::load(config.checkpoint));
+    trainer.run();
+    ASSERT_EQ(losses.size(), static_cast<size_t>(epochs));
+    const auto best = std::min_element(losses.begin(), losses.end()) - losses.begin();
+    const base::StateDict kept = checkpoint::load(checkpoint::best_path(config.checkpoint));
+    EXPECT_EQ(kept.at("epoch").to_int(), best + 1);
+    EXPECT_EQ(kept.at("checkpoint_manager").to_dict().at("best_metric").to_double(),
+              losses.at(static_cast<size_t>(best)));
+  }
+  EXPECT_GT(losses.back(), *std::min_element(losses.begin(), losses.end()));
+}
+
+TEST(TrainerCheckpoints, TheBestOneNeedsValidationData) {
+  TrainerConfig config = small_config();
+  config.keep_best = true;
+  EXPECT_THAT(toy::message_of<base::UsageError>(
+                  [&] { Trainer(config, toy::parts(toy::make_net(5), toy::data(8))); }),
+              HasSubstr("keep-best is on and there are no validation data"));
+}
+
+TEST(TrainerCheckpoints, AFailedWriteIsToldThoughAnotherErrorEndsTheRun) {
+  const TemporaryFolder folder;
+  TrainerConfig config = small_config();
+  config.epochs = 2;
+  config.checkpoint = folder / "absent/last.pt";
+  std::string message;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { message += text; };
+  Trainer trainer(config, with_overflow_at(toy::make_net(3), toy::data(32), {5}), callbacks);
+  EXPECT_THAT(toy::message_of<base::DivergedError>([&] { trainer.run(); }), HasSubstr("Step 6"));
+  EXPECT_THAT(message, HasSubstr("absent/last.pt' was not written"));
 }
 
 TEST(Trainer, FullDiskWhileSavingIsACheckpointError) {

@@ -129,6 +129,8 @@ void TrainerConfig::validate() const {
   if (steps) at_least("steps", *steps, 1);
   at_least("workers", workers, 0);
   at_least("max-skipped", max_skipped_in_a_row, 1);
+  at_least("checkpoint-every-steps", checkpoint_every_steps, 0);
+  at_least("keep-last", keep_last, 1);
 }
 
 }  // namespace torchamp::train

@@ -87,6 +87,11 @@ struct TORCHAMP_API TrainerConfig {
 
   /// Written after each epoch, at the end and when a stop is asked for; empty: no file.
   std::filesystem::path checkpoint;
+  int64_t checkpoint_every_steps = 0;    ///< and this often within an epoch; 0: not
+  bool checkpoint_in_background = true;  ///< whether training goes on while the file is written
+  int64_t keep_last = 1;  ///< newest checkpoints that stay (checkpoint_manager.h); 1 or more
+  /// Whether the checkpoint of the epoch with the lowest validation loss stays, beside the last.
+  bool keep_best = false;
   /// Stored in the checkpoint as "config": what the caller needs to build the same model and data.
   base::StateDict metadata;
 

@@ -11,7 +11,7 @@
 
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/error.h"
-#include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/ops/caching_allocator.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
@@ -99,6 +99,11 @@ TrainerConfig resolve(TrainerConfig config, const TrainerParts& parts) {
     throw base::UsageError("[train] The training set '" + parts.data.train->info().name +
                            "' holds no example; one or more is accepted.");
   }
+  if (config.keep_best && (!parts.data.validation || parts.data.validation->size() == 0)) {
+    throw base::UsageError(
+        "[train] keep-best is on and there are no validation data, whose loss says which "
+        "checkpoint is the best; data with a validation part are accepted.");
+  }
   config.lr = config.resolved_lr();
   config.weight_decay = config.resolved_weight_decay();
   config.validate_precision = config.resolved_validate_precision();
@@ -122,13 +127,15 @@ struct Trainer::Run {
   Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallbacks raw_callbacks);
 
   RunSummary run();
+  RunSummary train();
   void train_epoch();
   StepMetrics take_step(BatchStream& stream);
   void account(const StepResult& result, int64_t num_batches, StepMetrics& metrics);
   void tell_stall();
   EpochMetrics finish_epoch();
   [[noreturn]] void diverge(const StepResult& result) const;
-  void save();
+  void save(std::optional<double> validation_loss = std::nullopt);
+  void save_within_epoch();
   void stop_if_asked();
   void say(const std::string& text) const {
     if (callbacks.on_message) callbacks.on_message(text);
@@ -157,6 +164,7 @@ struct Trainer::Run {
   Placement placement;
   std::optional<optim::Ema> ema;
   RunState state;
+  std::optional<checkpoint::CheckpointManager> checkpoints;
   int64_t first_step = 0;  // where this call of run() began
   double last_scale = 1.0;
   amp::ScalerHealth::Stall told_stall = amp::ScalerHealth::Stall::kNone;
@@ -195,6 +203,12 @@ Trainer::Run::Run(TrainerConfig raw_config, TrainerParts raw_parts, TrainerCallb
   state.optimizer = optimizer_name(*parts.optimizer);
   if (config.ema_decay > 0.0) ema.emplace(*parts.module, optim::EmaOptions{config.ema_decay});
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
+  if (!config.checkpoint.empty()) {
+    checkpoints.emplace(config.checkpoint, checkpoint::CheckpointManagerOptions{
+                                               .keep_last = config.keep_last,
+                                               .keep_best = config.keep_best,
+                                               .background = config.checkpoint_in_background});
+  }
 }
 
 optim::WarmupCosineOptions Trainer::Run::schedule_options() const {
@@ -207,6 +221,21 @@ optim::WarmupCosineOptions Trainer::Run::schedule_options() const {
 }
 
 RunSummary Trainer::Run::run() {
+  try {
+    const RunSummary summary = train();
+    if (checkpoints) checkpoints->wait();
+    return summary;
+  } catch (...) {
+    try {
+      if (checkpoints) checkpoints->wait();
+    } catch (const base::CheckpointError& error) {
+      say(error.what());  // the first error is the one that ends the run
+    }
+    throw;
+  }
+}
+
+RunSummary Trainer::Run::train() {
   RunSummary summary;
   first_step = state.step;
   if (config.precision == Precision::kFp16 && !scaler.is_enabled()) {
@@ -227,7 +256,7 @@ RunSummary Trainer::Run::run() {
     is_saved = false;
     if (!summary.last_epoch->is_complete) break;
     state.begin_next_epoch();
-    save();
+    save(summary.last_epoch->val_loss);
     is_saved = true;
   }
   if (!is_saved) save();
@@ -256,6 +285,7 @@ void Trainer::Run::train_epoch() {
     const StepMetrics metrics = take_step(stream);
     if (callbacks.on_step) callbacks.on_step(metrics);
     stop_if_asked();
+    save_within_epoch();
   }
 }
 
@@ -394,14 +424,23 @@ void Trainer::Run::diverge(const StepResult& result) const {
   throw base::DivergedError(text + ".");
 }
 
-void Trainer::Run::save() {
-  if (config.checkpoint.empty()) return;
+void Trainer::Run::save(std::optional<double> validation_loss) {
+  if (!checkpoints) return;
   check_is_finite(*parts.module, config.checkpoint);
-  checkpoint::save(config.checkpoint, make_checkpoint(checkpoint_parts()));
+  checkpoints->save(make_checkpoint(checkpoint_parts()), state.step, validation_loss);
+}
+
+void Trainer::Run::save_within_epoch() {
+  const bool ends_here = state.next_batch >= num_batches() || reached_steps();  // saved there
+  if (config.checkpoint_every_steps == 0 || ends_here) return;
+  if (state.step % config.checkpoint_every_steps == 0) save();
 }
 
 void Trainer::Run::load(const base::StateDict& dict) {
   load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
+  if (const base::Value* kept = dict.find("checkpoint_manager"); kept != nullptr && checkpoints) {
+    checkpoints->load_state_dict(kept->to_dict("checkpoint_manager"));
+  }
   if (makes_optimizer) apply_config(config, *parts.optimizer);
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
 }
@@ -419,6 +458,7 @@ void Trainer::Run::stop_if_asked() {
     text += "no step was taken, and '" + config.checkpoint.string() + "' is as it was.";
   } else {
     save();
+    checkpoints->wait();
     text += "the checkpoint is '" + config.checkpoint.string() + "', --resume goes on from it.";
   }
   throw base::Interrupted(text, signal);

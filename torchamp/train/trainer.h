@@ -73,12 +73,14 @@ class TORCHAMP_API Trainer {
   ~Trainer();
 
   /// Trains up to the config's epochs or steps, and writes config.checkpoint after each epoch and
-  /// at the end.
+  /// at the end. However it ends, what was to be written is on the disk then.
   ///
   /// Errors: Interrupted after stop_signal, with the checkpoint written where the config names one;
   ///         DivergedError when the loss or the gradients are not finite without a scaler, or too
   ///         many steps in a row were skipped; the file of the last good epoch stays;
-  ///         CheckpointError when the file cannot be written; DataError while reading examples.
+  ///         CheckpointError when the file cannot be written, of one written in the background at
+  ///         the next one or the end; when another error ends the run, on_message tells it.
+  ///         DataError while reading examples.
   RunSummary run();
 
   /// The whole run: "epoch", "model_state_dict", "optimizer_state_dict", "scaler_state_dict",
