@@ -26,8 +26,8 @@ std::string storage_name(const std::string& key) {
 }  // namespace
 
 bool LegacyReader::recognizes(std::string_view start) {
-  if (start.empty() || start[0] != '\x80') return false;
   constexpr size_t kProtocolBytes = 2;
+  if (start.size() < kProtocolBytes || start[0] != '\x80') return false;
   constexpr size_t kFrameBytes = 9;  // from protocol 4 on
   return start.substr(kProtocolBytes).starts_with(kMagic) ||
          (start.size() > kProtocolBytes && start[kProtocolBytes] == '\x95' &&
