@@ -83,6 +83,18 @@ inline bool same(const base::Value& a, const base::Value& b) {
   if (a.is<at::Tensor>()) return same(a.to_tensor(), b.to_tensor());
   if (a.is<base::StateDict>()) return same(a.to_dict(), b.to_dict());
   if (a.is_none()) return true;
+  if (a.is<c10::complex<double>>()) {
+    return std::memcmp(&std::get<c10::complex<double>>(a.storage()),
+                       &std::get<c10::complex<double>>(b.storage()),
+                       sizeof(c10::complex<double>)) == 0;
+  }
+  const auto is_equal_as = [&]<typename T>(std::type_identity<T>) {
+    return a.is<T>() && std::get<T>(a.storage()) == std::get<T>(b.storage());
+  };
+  if (a.is<base::BigInt>()) return is_equal_as(std::type_identity<base::BigInt>());
+  if (a.is<base::Bytes>()) return is_equal_as(std::type_identity<base::Bytes>());
+  if (a.is<at::ScalarType>()) return is_equal_as(std::type_identity<at::ScalarType>());
+  if (a.is<at::Device>()) return is_equal_as(std::type_identity<at::Device>());
   if (a.to_items().size() != b.to_items().size()) return false;
   for (size_t i = 0; i < a.to_items().size(); ++i) {
     if (!same(a.to_items()[i], b.to_items()[i])) return false;
