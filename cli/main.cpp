@@ -14,8 +14,10 @@
 #include <c10/util/Exception.h>
 
 #include "cli/bench.h"
+#include "cli/convert.h"
 #include "cli/exit_code.h"
 #include "cli/info.h"
+#include "cli/inspect.h"
 #include "cli/train.h"
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
@@ -89,13 +91,16 @@ int main(int argc, char** argv) {
   CLI::App app("Mixed-precision training for LibTorch: train, measure, look inside.", "torchamp");
   app.set_version_flag("--version", TORCHAMP_VERSION);
   app.require_subcommand(1);
+  int exit_code = cli::kDone;
   cli::setup_bench(app);
+  cli::setup_convert(app);
   cli::setup_info(app);
+  cli::setup_inspect(app, exit_code);
   cli::setup_train(app);
   refuse_empty_values(app);
   try {
     app.parse(argc, argv);
-    return std::fflush(stdout) == 0 ? cli::kDone : report_unwritten_output();
+    return std::fflush(stdout) == 0 ? exit_code : report_unwritten_output();
   } catch (const CLI::Success& request) {  // --help, --version
     const int code = app.exit(request);
     return std::cout.flush() ? code : report_unwritten_output();

@@ -192,12 +192,18 @@ std::string BigInt::to_string() const {
 
 std::string printable(std::string_view text) {
   constexpr size_t kShown = 120;  // more would hide the rest of the message
+  const std::string_view shown = text.substr(0, kShown);
   std::string result;
-  for (const char byte : text.substr(0, kShown)) {
+  for (size_t i = 0; i < shown.size(); ++i) {
+    // U+0080 to U+009F, which some terminals obey, have C2 before them in UTF-8.
+    const bool is_c1 = shown[i] == '\xC2' && i + 1 < shown.size() &&
+                       (static_cast<unsigned char>(shown[i + 1]) & 0xE0U) == 0x80U;
+    if (is_c1) ++i;
+    const char byte = shown[i];
     const auto code = static_cast<unsigned char>(byte);
     if (byte == '\n') {
       result += "\\n";
-    } else if (code < 0x20 || code == 0x7F) {
+    } else if (code < 0x20 || code == 0x7F || is_c1) {
       constexpr const char* kDigits = "0123456789abcdef";
       result += std::string("\\x") + kDigits[code >> 4] + kDigits[code & 0xFU];
     } else {

@@ -88,12 +88,13 @@ std::string first_line(const c10::Error& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// Runs `read` on the file at `path`; every fault of it becomes a CheckpointError that names it.
+// Runs `read` on the file at `path` for `caller`; every fault of it becomes a CheckpointError that
+// names it.
 template <typename Read>
-auto reading(const std::filesystem::path& path, Read read) {
-  const std::string who = "[checkpoint::load_safetensors] '" + path.string() + "' cannot be read: ";
+auto reading(const char* caller, const std::filesystem::path& path, Read read) {
+  const std::string who = std::string("[") + caller + "] '" + path.string() + "' cannot be read: ";
   try {
-    InputFile file(path, kLoad);
+    InputFile file(path, caller);
     return read(file);
   } catch (const FormatError& error) {
     throw CheckpointError(who + error.what());
@@ -208,7 +209,7 @@ class Plan {
 }  // namespace
 
 bool is_safetensors(const std::filesystem::path& path) {
-  return reading(path, [](const InputFile& file) {
+  return reading("checkpoint::is_safetensors", path, [](const InputFile& file) {
     if (file.size() <= safetensors::kLengthBytes) return false;
     char first = '\0';
     file.read_at(safetensors::kLengthBytes, &first, 1);
@@ -217,11 +218,11 @@ bool is_safetensors(const std::filesystem::path& path) {
 }
 
 StateDict load_safetensors(const std::filesystem::path& path, const LoadOptions& options) {
-  return reading(path, [&](InputFile& file) { return read_tensors(file, options); });
+  return reading(kLoad, path, [&](InputFile& file) { return read_tensors(file, options); });
 }
 
 StateDict safetensors_metadata(const std::filesystem::path& path) {
-  return reading(path, [](const InputFile& file) {
+  return reading("checkpoint::safetensors_metadata", path, [](const InputFile& file) {
     uint64_t data_offset = 0;
     return read_header(file, &data_offset).metadata;
   });

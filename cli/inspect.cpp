@@ -1,0 +1,442 @@
+#include "cli/inspect.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "cli/checkpoint_file.h"
+#include "cli/exit_code.h"
+#include "cli/inspect_diff.h"
+#include "cli/inspect_words.h"
+#include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint.h"
+
+namespace torchamp::cli {
+namespace {
+
+using base::StateDict;
+using base::Value;
+using Json = nlohmann::ordered_json;
+
+struct InspectOptions {
+  std::string file;
+  std::string other;
+  bool json = false;
+  bool all = false;
+  bool no_values = false;
+  bool check = false;
+  bool verify = false;
+};
+
+struct Finiteness {
+  int64_t num_nan = 0;
+  int64_t num_inf = 0;
+  double max_abs = 0;  // of the finite ones
+
+  bool is_finite() const { return num_nan == 0 && num_inf == 0; }
+};
+
+// Nothing for tensors that overlap themselves.
+std::optional<Finiteness> finiteness(const at::Tensor& tensor) {
+  Finiteness result;
+  const bool is_read = for_each_piece({tensor}, [&](const std::vector<at::Tensor>& pieces) {
+    const at::Tensor doubles = as_doubles(pieces.front());
+    const double* values = doubles.const_data_ptr<double>();
+    for (int64_t i = 0; i < doubles.numel(); ++i) {
+      const double magnitude = std::fabs(values[i]);
+      if (std::isfinite(magnitude)) {
+        result.max_abs = std::max(result.max_abs, magnitude);
+      } else {
+        ++(std::isnan(magnitude) ? result.num_nan : result.num_inf);
+      }
+    }
+  });
+  return is_read ? std::optional(result) : std::nullopt;
+}
+
+// One line of the tree.
+struct Row {
+  std::vector<Json> path;
+  std::string label;  // its own key
+  std::string words;
+  const Value* value = nullptr;
+  size_t num_more = 0;  // no entry: so many were left out here
+  bool is_shown = true;
+  bool is_inline = false;  // a container shown as a value, without rows of its own
+  std::string shares;      // name of the first tensor over the same storage
+  std::optional<Finiteness> values;
+};
+
+std::string name_of(const std::vector<Json>& path) {
+  std::string name;
+  for (const Json& key : path) {
+    name += (name.empty() ? "" : ".") +
+            (key.is_string() ? base::printable(key.get<std::string>()) : key.dump());
+  }
+  return name;
+}
+
+const std::vector<Value>* items_of(const Value& value) {
+  if (value.is<base::List>() || value.is<base::Tuple>()) return &value.to_items();
+  return nullptr;
+}
+
+bool is_plain(const Value& value) {
+  return !value.is<at::Tensor>() && !value.is<StateDict>() && items_of(value) == nullptr;
+}
+
+// The rows of a file, and its sums.
+class Tree {
+ public:
+  Tree(const CheckpointFile& file, bool with_values, bool all)
+      : with_values_(with_values), all_(all) {
+    const auto* root = std::get_if<StateDict>(&file.root.storage());
+    if (root != nullptr) {
+      add_entries(*root, {}, true);
+    } else {
+      add("", file.root, {}, true);
+    }
+  }
+
+  const std::vector<Row>& rows() const { return rows_; }
+  const std::vector<std::string>& not_finite() const { return not_finite_; }
+
+  std::string sums() const {
+    std::string text = std::to_string(num_tensors_) +
+                       (num_tensors_ == 1 ? " tensor, " : " tensors, ") +
+                       std::to_string(num_elements_) + " elements, " + bytes_text(num_bytes_);
+    const char* separator = " (";
+    for (const auto& [dtype, bytes] : bytes_by_dtype_) {
+      text += separator + dtype + " " + bytes_text(bytes);
+      separator = ", ";
+    }
+    return bytes_by_dtype_.empty() ? text : text + ")";
+  }
+
+  Json sums_json() const {
+    Json json = {{"tensors", num_tensors_}, {"elements", num_elements_}, {"bytes", num_bytes_}};
+    json["bytes_by_dtype"] = bytes_by_dtype_;
+    json["all_finite"] = with_values_ ? Json(not_finite_.empty()) : Json(nullptr);
+    json["not_finite"] = not_finite_;
+    return json;
+  }
+
+ private:
+  static std::vector<Json> below(std::vector<Json> path, Json key) {
+    path.push_back(std::move(key));
+    return path;
+  }
+
+  void add_entries(const StateDict& dict, const std::vector<Json>& path, bool is_shown) {
+    // Enough for the weights of a small network; dicts by number are an optimizer's state.
+    const bool is_by_number =
+        !dict.empty() && std::holds_alternative<int64_t>(dict.entries().front().key);
+    const size_t most = most_shown(dict.size(), is_by_number ? 3 : 40);
+    size_t i = 0;
+    for (const auto& [key, value] : dict.entries()) {
+      if (i++ == most) add_more(dict.size() - most, path, is_shown);
+      const auto* name = std::get_if<std::string>(&key);
+      add(key, value, below(path, name != nullptr ? Json(*name) : Json(std::get<int64_t>(key))),
+          is_shown && i <= most);
+    }
+  }
+
+  void add_items(const std::vector<Value>& items, const std::vector<Json>& path, bool is_shown) {
+    const size_t most = most_shown(items.size(), 5);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i == most) add_more(items.size() - most, path, is_shown);
+      add(static_cast<int64_t>(i), items[i], below(path, i), is_shown && i < most);
+    }
+  }
+
+  // To leave out one or two would not shorten anything.
+  size_t most_shown(size_t size, size_t most) const {
+    return all_ || size <= most + 2 ? size : most;
+  }
+
+  void add_more(size_t count, const std::vector<Json>& path, bool is_shown) {
+    Row row;
+    row.path = below(path, nullptr);
+    row.num_more = count;
+    row.is_shown = is_shown;
+    rows_.push_back(std::move(row));
+  }
+
+  void add(const StateDict::Key& key, const Value& value, const std::vector<Json>& path,
+           bool is_shown) {
+    Row row;
+    row.path = path;
+    const auto* name = std::get_if<std::string>(&key);
+    row.label = name != nullptr ? base::printable(*name) : std::to_string(std::get<int64_t>(key));
+    row.words = words_for(key, value);
+    row.value = &value;
+    row.is_shown = is_shown;
+    const std::vector<Value>* items = items_of(value);
+    row.is_inline = items != nullptr && std::all_of(items->begin(), items->end(), is_plain);
+    if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) count(*tensor, row);
+    const bool is_inline = row.is_inline;
+    rows_.push_back(std::move(row));
+    if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
+      add_entries(*dict, path, is_shown);
+    } else if (items != nullptr && !is_inline) {
+      add_items(*items, path, is_shown);
+    }
+  }
+
+  void count(const at::Tensor& tensor, Row& row) {
+    ++num_tensors_;
+    const std::string name = name_of(row.path);
+    const auto [first, is_new] = names_.try_emplace(tensor.storage().unsafeGetStorageImpl(), name);
+    if (is_new) {
+      num_bytes_ += tensor.storage().nbytes();
+      bytes_by_dtype_[dtype_name(tensor.scalar_type())] += tensor.storage().nbytes();
+      num_elements_ += tensor.numel();
+    } else {
+      row.shares = first->second;
+    }
+    if (!with_values_ || !(tensor.is_floating_point() || tensor.is_complex())) return;
+    row.values = finiteness(tensor);
+    if (row.values && !row.values->is_finite()) not_finite_.push_back(name);
+  }
+
+  bool with_values_;
+  bool all_;
+  std::vector<Row> rows_;
+  std::unordered_map<const c10::StorageImpl*, std::string> names_;
+  std::map<std::string, uint64_t> bytes_by_dtype_;
+  std::vector<std::string> not_finite_;
+  uint64_t num_tensors_ = 0;
+  int64_t num_elements_ = 0;
+  uint64_t num_bytes_ = 0;
+};
+
+std::string short_number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value);
+  return text;
+}
+
+std::string finiteness_text(const Finiteness& values) {
+  std::string text;
+  if (values.num_nan > 0) text += std::to_string(values.num_nan) + " NaN, ";
+  if (values.num_inf > 0) text += std::to_string(values.num_inf) + " inf, ";
+  return text + "max " + short_number(values.max_abs);
+}
+
+// Characters that the dtypes and shapes of the tree take.
+struct Columns {
+  size_t dtype = 0;
+  size_t shape = 0;
+};
+
+std::string describe(const Row& row, bool with_values, const Columns& columns) {
+  const Value& value = *row.value;
+  const std::string words = row.words.empty() ? "" : ": " + row.words;
+  if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
+    std::string result = dtype_name(tensor->scalar_type());
+    result.resize(std::max(result.size(), columns.dtype), ' ');
+    result += "  " + shape_text(tensor->sizes());
+    result.resize(std::max(result.size(), columns.dtype + 2 + columns.shape), ' ');
+    char size[32];
+    std::snprintf(size, sizeof size, "  %10s", bytes_text(tensor->nbytes()).c_str());
+    result += size;
+    if (with_values && tensor->numel() == 1 && !tensor->is_complex()) {
+      result += "  = " + short_number(as_doubles(tensor->reshape({1})).item().toDouble());
+    } else if (row.values && tensor->numel() > 0) {
+      result += "  " + finiteness_text(*row.values);
+    }
+    if (!row.words.empty()) result += "  " + row.words;
+    if (!row.shares.empty()) result += "  (storage of " + row.shares + ")";
+    return result;
+  }
+  if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
+    return "dict of " + std::to_string(dict->size()) + words;
+  }
+  const std::vector<Value>* items = items_of(value);
+  if (items != nullptr && !row.is_inline) {
+    return std::string(value.type_name()) + " of " + std::to_string(items->size()) + words;
+  }
+  return value_text(value) + words;
+}
+
+void print_tree(const Tree& tree, bool with_values) {
+  constexpr size_t kWidest = 44;
+  const auto indent = [](const Row& row) { return 2 * std::max<size_t>(row.path.size(), 1); };
+  constexpr size_t kWidestShape = 24;
+  size_t width = 0;
+  Columns columns;
+  for (const Row& row : tree.rows()) {
+    const size_t wanted = indent(row) + row.label.size();
+    if (!row.is_shown || row.value == nullptr) continue;
+    if (wanted <= kWidest) width = std::max(width, wanted);
+    const auto* tensor = std::get_if<at::Tensor>(&row.value->storage());
+    if (tensor == nullptr) continue;
+    columns.dtype = std::max<size_t>(columns.dtype, dtype_name(tensor->scalar_type()).size());
+    const size_t shape = shape_text(tensor->sizes()).size();
+    if (shape <= kWidestShape) columns.shape = std::max<size_t>(columns.shape, shape);
+  }
+  for (const Row& row : tree.rows()) {
+    if (!row.is_shown) continue;
+    std::string line(indent(row), ' ');
+    if (row.num_more > 0) {
+      line += "... " + std::to_string(row.num_more) + " more (--all shows them)";
+    } else {
+      line += row.label;
+      line.resize(std::max(line.size(), width), ' ');
+      line += "  " + describe(row, with_values, columns);
+    }
+    std::printf("%s\n", line.c_str());
+  }
+}
+
+void print_text(const CheckpointFile& file, const Tree& tree, const InspectOptions& options) {
+  std::printf("%s: %s, %s\n", base::printable(file.path.string()).c_str(), file.format,
+              bytes_text(file.bytes).c_str());
+  if (const std::string words = run_words(file.root); !words.empty()) {
+    std::printf("%s\n", words.c_str());
+  }
+  for (const auto& [key, value] : file.metadata.entries()) {
+    std::printf("metadata %s: %s\n", base::to_string(key).c_str(), value_text(value).c_str());
+  }
+  print_tree(tree, !options.no_values);
+  std::printf("%s\n", tree.sums().c_str());
+  if (options.verify) {
+    std::printf("%s\n", file.is_safetensors
+                            ? "no checksums: safetensors has none; the header is right"
+                            : "every checksum is right");
+  }
+  if (options.no_values) return;
+  if (tree.not_finite().empty()) {
+    std::printf("all finite\n");
+    return;
+  }
+  std::printf("not finite (%zu):", tree.not_finite().size());
+  const char* separator = " ";
+  for (const std::string& name : tree.not_finite()) {
+    std::printf("%s%s", separator, name.c_str());
+    separator = ", ";
+  }
+  std::printf("\n");
+}
+
+Json row_json(const Row& row) {
+  const Value& value = *row.value;
+  Json json = {{"key", row.path}, {"type", value.type_name()}};
+  if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
+    json["dtype"] = dtype_name(tensor->scalar_type());
+    json["shape"] = tensor->sizes().vec();
+    json["bytes"] = tensor->nbytes();
+    if (!row.shares.empty()) json["storage_of"] = row.shares;
+    if (row.values) {
+      json["nan"] = row.values->num_nan;
+      json["inf"] = row.values->num_inf;
+      json["max_abs"] = row.values->max_abs;
+    }
+  } else if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
+    json["size"] = dict->size();
+  } else if (const std::vector<Value>* items = items_of(value)) {
+    json["size"] = items->size();
+    if (row.is_inline) {
+      Json values = Json::array();
+      for (const Value& item : *items) values.push_back(value_json(item));
+      json["value"] = values;
+    }
+  } else {
+    json["value"] = value_json(value);
+  }
+  if (!row.words.empty()) json["what"] = row.words;
+  return json;
+}
+
+// What the file's strings hold may not be UTF-8; JSON is.
+void print_json(const Json& json) {
+  std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+void print_json(const CheckpointFile& file, const Tree& tree, const InspectOptions& options) {
+  Json metadata = Json::object();
+  for (const auto& [key, value] : file.metadata.entries()) {
+    metadata[std::get<std::string>(key)] = value.to_string();
+  }
+  Json entries = Json::array();
+  for (const Row& row : tree.rows()) {
+    if (row.num_more == 0) entries.push_back(row_json(row));
+  }
+  const std::string words = run_words(file.root);
+  Json json = {{"file", file.path.string()}, {"format", file.format}, {"file_bytes", file.bytes}};
+  json["metadata"] = metadata;
+  json["run"] = words.empty() ? Json(nullptr) : Json(words);
+  json["verified"] = options.verify && !file.is_safetensors;
+  json["summary"] = tree.sums_json();
+  json["entries"] = entries;
+  print_json(json);
+}
+
+CheckpointFile open(const InspectOptions& options, const std::string& path) {
+  try {
+    if (options.verify) {
+      CheckpointFile file = open_checkpoint(path);
+      if (!file.is_safetensors) checkpoint::verify(path);
+      return file;
+    }
+    return open_checkpoint(path);
+  } catch (const base::CheckpointError& error) {
+    // As of diff(1): 1 is the answer no, 2 that there is no answer.
+    if (options.check || !options.other.empty()) throw base::UsageError(error.what());
+    throw;
+  }
+}
+
+void run_inspect(const InspectOptions& options, int& exit_code) {
+  const CheckpointFile file = open(options, options.file);
+  if (!options.other.empty()) {
+    const CheckpointFile other = open(options, options.other);
+    const bool is_different = print_diff(
+        file, other, {.json = options.json, .all = options.all, .values = !options.no_values});
+    if (is_different) exit_code = kFailed;
+    return;
+  }
+  const Tree tree(file, !options.no_values, options.all);
+  if (options.json) {
+    print_json(file, tree, options);
+  } else {
+    print_text(file, tree, options);
+  }
+  if (options.check && !tree.not_finite().empty()) exit_code = kFailed;
+}
+
+}  // namespace
+
+void setup_inspect(CLI::App& app, int& exit_code) {
+  auto options = std::make_shared<InspectOptions>();
+  CLI::App* inspect = app.add_subcommand(
+      "inspect", "What is in a .pt or safetensors file, and what differs between two");
+  inspect->add_option("FILE", options->file, "The file, known by its content")->required();
+  CLI::Option* diff = inspect->add_option(
+      "--diff", options->other,
+      "Compare FILE with this file instead; exit code 0: equal, 1: different, 2: not readable");
+  inspect->add_flag("--json", options->json, "Print one JSON document, never shortened");
+  inspect->add_flag("--all", options->all, "Print long lists in full (default: their beginning)");
+  CLI::Option* no_values =
+      inspect->add_flag("--no-values", options->no_values, "Do not read the data of tensors");
+  inspect
+      ->add_flag("--check", options->check,
+                 "Exit code 1 when a tensor holds NaN or infinity, 2 when the file is not readable "
+                 "(default: 0 and 1)")
+      ->excludes(no_values)
+      ->excludes(diff);
+  inspect->add_flag("--verify", options->verify, "Compare all checksums in the file first");
+  inspect->callback([options, &exit_code] { run_inspect(*options, exit_code); });
+}
+
+}  // namespace torchamp::cli

@@ -1,0 +1,17 @@
+#pragma once
+// What the parts of a checkpoint mean, in words, as far as their keys tell.
+
+#include <string>
+
+#include "torchamp/base/state_dict.h"
+
+namespace torchamp::cli {
+
+/// "AdamW state: 4 parameters, step 12, lr 0.001" and the like; empty for what is not known.
+std::string words_for(const base::StateDict::Key& key, const base::Value& value);
+
+/// "epoch 3, loss 0.41, lr 0.001, precision bf16" of a run's checkpoint; empty when it has none of
+/// these.
+std::string run_words(const base::Value& root);
+
+}  // namespace torchamp::cli
