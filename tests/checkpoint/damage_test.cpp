@@ -253,6 +253,24 @@ TEST(HostileCheckpoint, ARecordTwiceIsRefused) {
                "is in the archive twice");
 }
 
+TEST(HostileCheckpoint, NamesThatAreTricksWithPathsAreNamesAlone) {
+  // A storage under the key of a file elsewhere, absolute, of several lines, or with a zero byte.
+  for (const std::string& key : {"../../../../etc/passwd"s, "/etc/passwd"s, "0\nx"s, "0\0"s}) {
+    const std::string pickle =
+        "\x80\x02}X\x01\0\0\0a"
+        "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage"
+        "ctorch\nFloatStorage\nX"s +
+        little_endian(key.size(), 4) + key +
+        "X\x03\0\0\0cpuK\x04tQK\0K\x04\x85K\x01\x85\x89"
+        "ccollections\nOrderedDict\n)RtRs."s;
+    expect_error(make_checkpoint(pickle, std::string(16, '\0')),
+                 "the archive has no record 'data/");
+    // Where the archive has a record of that name, it is that record.
+    EXPECT_EQ(error_of(make_archive({{"data.pkl", pickle}, {"data/" + key, std::string(16, 'x')}})),
+              "");
+  }
+}
+
 TEST(HostileCheckpoint, ManyKeysAreReadInLinearTime) {
   std::string pickle = "\x80\x02}("s;
   for (uint64_t i = 0; i < 200000; ++i) pickle += "J" + little_endian(i, 4) + "N";

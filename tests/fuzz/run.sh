@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets with clang's sanitizers and runs each for a fixed number of executions; a fault ends with the path of
 # the input that shows it.
-#   tests/fuzz/run.sh [--runs N | --seconds S] [TARGET ...]      by default 30000 runs of fuzz_pt and 100000 of fuzz_safetensors
+#   tests/fuzz/run.sh [--runs N | --seconds S] [TARGET ...]      by default 30000 runs of fuzz_pt and 150000 of fuzz_safetensors
 # What the runs find new is kept in build/fuzz/corpus, so that a long run goes on where the last one stopped.
 set -Eeuo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -36,7 +36,7 @@ for target in "${targets[@]}"; do
   rm -rf "$folder/seeds/$target"
   python3 tests/fuzz/make_seeds.py "$target" "$folder/seeds/$target"
   mkdir -p "$corpus"
-  runs=${limit:-$([[ $target == fuzz_pt ]] && echo -runs=30000 || echo -runs=100000)}
+  runs=${limit:-$([[ $target == fuzz_pt ]] && echo -runs=30000 || echo -runs=150000)}
   # A single allocation, memory in all (LibTorch's start takes 300 MB, the sanitizer's quarantine 256), and time have bounds.
   "$folder/$target" "$runs" -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=2048 -max_len=8192 -print_final_stats=1 \
     "-dict=tests/fuzz/$target.dict" "-artifact_prefix=$folder/$target-" "$corpus" "$folder/seeds/$target" > "$log" 2>&1 ||
