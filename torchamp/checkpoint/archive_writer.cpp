@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include <c10/core/Storage.h>
-#include <c10/util/Exception.h>
 
-#include "torchamp/base/error.h"
 #include "torchamp/checkpoint/host_copy.h"
 #include "torchamp/checkpoint/zip_writer.h"
 
