@@ -66,25 +66,21 @@ std::optional<Finiteness> finiteness(const at::Tensor& tensor) {
 
 // One line of the tree.
 struct Row {
-  std::vector<Json> path;
-  std::string label;  // its own key
+  static constexpr size_t kNoParent = SIZE_MAX;
+
+  StateDict::Key key;
+  size_t parent =
+      kNoParent;  // the row of what holds it; its own path would cost depth times as much
+  size_t depth = 0;
+  std::string label;
   std::string words;
   const Value* value = nullptr;
   size_t num_more = 0;  // no entry: so many were left out here
   bool is_shown = true;
-  bool is_inline = false;  // a container shown as a value, without rows of its own
-  std::string shares;      // name of the first tensor over the same storage
+  bool is_inline = false;        // a container shown as a value, without rows of its own
+  std::optional<size_t> shares;  // the row of the first tensor over the same storage
   std::optional<Finiteness> values;
 };
-
-std::string name_of(const std::vector<Json>& path) {
-  std::string name;
-  for (const Json& key : path) {
-    name += (name.empty() ? "" : ".") +
-            (key.is_string() ? base::printable(key.get<std::string>()) : key.dump());
-  }
-  return name;
-}
 
 const std::vector<Value>* items_of(const Value& value) {
   if (value.is<base::List>() || value.is<base::Tuple>()) return &value.to_items();
@@ -102,14 +98,41 @@ class Tree {
       : with_values_(with_values), all_(all) {
     const auto* root = std::get_if<StateDict>(&file.root.storage());
     if (root != nullptr) {
-      add_entries(*root, {}, true);
+      add_entries(*root, Row::kNoParent, true);
     } else {
-      add("", file.root, {}, true);
+      add("", file.root, Row::kNoParent, true);
     }
   }
 
   const std::vector<Row>& rows() const { return rows_; }
-  const std::vector<std::string>& not_finite() const { return not_finite_; }
+  bool is_finite() const { return not_finite_.empty(); }
+
+  std::vector<std::string> not_finite() const {
+    std::vector<std::string> names;
+    for (const size_t index : not_finite_) names.push_back(name_of(index));
+    return names;
+  }
+
+  /// The keys from the root to a row.
+  std::vector<Json> path_of(size_t index) const {
+    std::vector<Json> path;
+    for (; index != Row::kNoParent; index = rows_[index].parent) {
+      const StateDict::Key& key = rows_[index].key;
+      const auto* name = std::get_if<std::string>(&key);
+      path.push_back(name != nullptr ? Json(*name) : Json(std::get<int64_t>(key)));
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+  std::string name_of(size_t index) const {
+    std::string name;
+    for (const Json& key : path_of(index)) {
+      name += (name.empty() ? "" : ".") +
+              (key.is_string() ? base::printable(key.get<std::string>()) : key.dump());
+    }
+    return name;
+  }
 
   std::string sums() const {
     std::string text = std::to_string(num_tensors_) +
@@ -127,35 +150,28 @@ class Tree {
     Json json = {{"tensors", num_tensors_}, {"elements", num_elements_}, {"bytes", num_bytes_}};
     json["bytes_by_dtype"] = bytes_by_dtype_;
     json["all_finite"] = with_values_ ? Json(not_finite_.empty()) : Json(nullptr);
-    json["not_finite"] = not_finite_;
+    json["not_finite"] = not_finite();
     return json;
   }
 
  private:
-  static std::vector<Json> below(std::vector<Json> path, Json key) {
-    path.push_back(std::move(key));
-    return path;
-  }
-
-  void add_entries(const StateDict& dict, const std::vector<Json>& path, bool is_shown) {
+  void add_entries(const StateDict& dict, size_t parent, bool is_shown) {
     // Enough for the weights of a small network; dicts by number are an optimizer's state.
     const bool is_by_number =
         !dict.empty() && std::holds_alternative<int64_t>(dict.entries().front().key);
     const size_t most = most_shown(dict.size(), is_by_number ? 3 : 40);
     size_t i = 0;
     for (const auto& [key, value] : dict.entries()) {
-      if (i++ == most) add_more(dict.size() - most, path, is_shown);
-      const auto* name = std::get_if<std::string>(&key);
-      add(key, value, below(path, name != nullptr ? Json(*name) : Json(std::get<int64_t>(key))),
-          is_shown && i <= most);
+      if (i++ == most) add_more(dict.size() - most, parent, is_shown);
+      add(key, value, parent, is_shown && i <= most);
     }
   }
 
-  void add_items(const std::vector<Value>& items, const std::vector<Json>& path, bool is_shown) {
+  void add_items(const std::vector<Value>& items, size_t parent, bool is_shown) {
     const size_t most = most_shown(items.size(), 5);
     for (size_t i = 0; i < items.size(); ++i) {
-      if (i == most) add_more(items.size() - most, path, is_shown);
-      add(static_cast<int64_t>(i), items[i], below(path, i), is_shown && i < most);
+      if (i == most) add_more(items.size() - most, parent, is_shown);
+      add(static_cast<int64_t>(i), items[i], parent, is_shown && i < most);
     }
   }
 
@@ -164,39 +180,44 @@ class Tree {
     return all_ || size <= most + 2 ? size : most;
   }
 
-  void add_more(size_t count, const std::vector<Json>& path, bool is_shown) {
-    Row row;
-    row.path = below(path, nullptr);
+  void add_more(size_t count, size_t parent, bool is_shown) {
+    Row& row = add_row({}, parent, is_shown);
     row.num_more = count;
-    row.is_shown = is_shown;
-    rows_.push_back(std::move(row));
   }
 
-  void add(const StateDict::Key& key, const Value& value, const std::vector<Json>& path,
-           bool is_shown) {
-    Row row;
-    row.path = path;
+  Row& add_row(const StateDict::Key& key, size_t parent, bool is_shown) {
+    const size_t depth = parent == Row::kNoParent ? 1 : rows_[parent].depth + 1;
+    Row& row = rows_.emplace_back();
+    row.key = key;
+    row.parent = parent;
+    row.depth = depth;
+    row.is_shown = is_shown;
+    return row;
+  }
+
+  void add(const StateDict::Key& key, const Value& value, size_t parent, bool is_shown) {
+    const size_t index = rows_.size();
+    Row& row = add_row(key, parent, is_shown);
     const auto* name = std::get_if<std::string>(&key);
     row.label = name != nullptr ? base::printable(*name) : std::to_string(std::get<int64_t>(key));
     row.words = words_for(key, value);
     row.value = &value;
-    row.is_shown = is_shown;
     const std::vector<Value>* items = items_of(value);
     row.is_inline = items != nullptr && std::all_of(items->begin(), items->end(), is_plain);
-    if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) count(*tensor, row);
-    const bool is_inline = row.is_inline;
-    rows_.push_back(std::move(row));
+    if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) count(*tensor, index);
+    const bool is_inline = row.is_inline;  // row is gone when rows are added
     if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
-      add_entries(*dict, path, is_shown);
+      add_entries(*dict, index, is_shown);
     } else if (items != nullptr && !is_inline) {
-      add_items(*items, path, is_shown);
+      add_items(*items, index, is_shown);
     }
   }
 
-  void count(const at::Tensor& tensor, Row& row) {
+  void count(const at::Tensor& tensor, size_t index) {
+    Row& row = rows_[index];
     ++num_tensors_;
-    const std::string name = name_of(row.path);
-    const auto [first, is_new] = names_.try_emplace(tensor.storage().unsafeGetStorageImpl(), name);
+    const auto [first, is_new] =
+        first_rows_.try_emplace(tensor.storage().unsafeGetStorageImpl(), index);
     if (is_new) {
       num_bytes_ += tensor.storage().nbytes();
       bytes_by_dtype_[dtype_name(tensor.scalar_type())] += tensor.storage().nbytes();
@@ -206,15 +227,15 @@ class Tree {
     }
     if (!with_values_ || !(tensor.is_floating_point() || tensor.is_complex())) return;
     row.values = finiteness(tensor);
-    if (row.values && !row.values->is_finite()) not_finite_.push_back(name);
+    if (row.values && !row.values->is_finite()) not_finite_.push_back(index);
   }
 
   bool with_values_;
   bool all_;
   std::vector<Row> rows_;
-  std::unordered_map<const c10::StorageImpl*, std::string> names_;
+  std::unordered_map<const c10::StorageImpl*, size_t> first_rows_;
   std::map<std::string, uint64_t> bytes_by_dtype_;
-  std::vector<std::string> not_finite_;
+  std::vector<size_t> not_finite_;  // rows
   uint64_t num_tensors_ = 0;
   int64_t num_elements_ = 0;
   uint64_t num_bytes_ = 0;
@@ -239,7 +260,7 @@ struct Columns {
   size_t shape = 0;
 };
 
-std::string describe(const Row& row, bool with_values, const Columns& columns) {
+std::string describe(const Tree& tree, const Row& row, bool with_values, const Columns& columns) {
   const Value& value = *row.value;
   const std::string words = row.words.empty() ? "" : ": " + row.words;
   if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
@@ -256,7 +277,7 @@ std::string describe(const Row& row, bool with_values, const Columns& columns) {
       result += "  " + finiteness_text(*row.values);
     }
     if (!row.words.empty()) result += "  " + row.words;
-    if (!row.shares.empty()) result += "  (storage of " + row.shares + ")";
+    if (row.shares) result += "  (storage of " + tree.name_of(*row.shares) + ")";
     return result;
   }
   if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
@@ -271,7 +292,7 @@ std::string describe(const Row& row, bool with_values, const Columns& columns) {
 
 void print_tree(const Tree& tree, bool with_values) {
   constexpr size_t kWidest = 44;
-  const auto indent = [](const Row& row) { return 2 * std::max<size_t>(row.path.size(), 1); };
+  const auto indent = [](const Row& row) { return 2 * row.depth; };
   constexpr size_t kWidestShape = 24;
   size_t width = 0;
   Columns columns;
@@ -293,7 +314,7 @@ void print_tree(const Tree& tree, bool with_values) {
     } else {
       line += row.label;
       line.resize(std::max(line.size(), width), ' ');
-      line += "  " + describe(row, with_values, columns);
+      line += "  " + describe(tree, row, with_values, columns);
     }
     std::printf("%s\n", line.c_str());
   }
@@ -316,27 +337,29 @@ void print_text(const CheckpointFile& file, const Tree& tree, const InspectOptio
                             : "every checksum is right");
   }
   if (options.no_values) return;
-  if (tree.not_finite().empty()) {
+  const std::vector<std::string> not_finite = tree.not_finite();
+  if (not_finite.empty()) {
     std::printf("all finite\n");
     return;
   }
-  std::printf("not finite (%zu):", tree.not_finite().size());
+  std::printf("not finite (%zu):", not_finite.size());
   const char* separator = " ";
-  for (const std::string& name : tree.not_finite()) {
+  for (const std::string& name : not_finite) {
     std::printf("%s%s", separator, name.c_str());
     separator = ", ";
   }
   std::printf("\n");
 }
 
-Json row_json(const Row& row) {
+Json row_json(const Tree& tree, size_t index) {
+  const Row& row = tree.rows()[index];
   const Value& value = *row.value;
-  Json json = {{"key", row.path}, {"type", value.type_name()}};
+  Json json = {{"key", tree.path_of(index)}, {"type", value.type_name()}};
   if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
     json["dtype"] = dtype_name(tensor->scalar_type());
     json["shape"] = tensor->sizes().vec();
     json["bytes"] = tensor->nbytes();
-    if (!row.shares.empty()) json["storage_of"] = row.shares;
+    if (row.shares) json["storage_of"] = tree.path_of(*row.shares);
     if (row.values) {
       json["nan"] = row.values->num_nan;
       json["inf"] = row.values->num_inf;
@@ -369,8 +392,8 @@ void print_json(const CheckpointFile& file, const Tree& tree, const InspectOptio
     metadata[std::get<std::string>(key)] = value.to_string();
   }
   Json entries = Json::array();
-  for (const Row& row : tree.rows()) {
-    if (row.num_more == 0) entries.push_back(row_json(row));
+  for (size_t i = 0; i < tree.rows().size(); ++i) {
+    if (tree.rows()[i].num_more == 0) entries.push_back(row_json(tree, i));
   }
   const std::string words = run_words(file.root);
   Json json = {{"file", file.path.string()}, {"format", file.format}, {"file_bytes", file.bytes}};
@@ -412,7 +435,7 @@ void run_inspect(const InspectOptions& options, int& exit_code) {
   } else {
     print_text(file, tree, options);
   }
-  if (options.check && !tree.not_finite().empty()) exit_code = kFailed;
+  if (options.check && !tree.is_finite()) exit_code = kFailed;
 }
 
 }  // namespace
