@@ -119,7 +119,7 @@ StateDict load(const std::filesystem::path& path, const LoadOptions& options) {
   Value value = load_value(path, options);
   if (!value.is<StateDict>()) {
     throw CheckpointError(std::string("[") + kLoad + "] '" + path.string() +
-                          "' cannot be read: the file holds a " + value.type_name() +
+                          "' cannot be read: the file holds " + with_article(value.type_name()) +
                           "; a dict is expected. Save {'name': value} in Python.");
   }
   return value.to_dict();
