@@ -81,7 +81,17 @@ for name, make in (("adamw", lambda p: torch.optim.AdamW(p, foreach=False)),
     torch.save({"model_state_dict": net.state_dict(), "optimizer_state_dict": optimizer.state_dict()},
                folder / f"{name}_back.pt")
 
-# 5. The CPU generator's state is Python's.
+# 5. Averages are those of an AveragedModel.
+averages = load("ema.pt")
+net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.75))
+check(list(average.state_dict()) == list(averages), f"averages: {list(averages)}")
+average.load_state_dict(averages)
+check(average.n_averaged.item() == 1, "another number of averages")
+average.update_parameters(net)
+torch.save(average.state_dict(), folder / "ema_back.pt")
+
+# 6. The CPU generator's state is Python's.
 state = load("rng.pt")["cpu"]
 torch.set_rng_state(state)
 check(equal(torch.get_rng_state(), state), "generator state differs")

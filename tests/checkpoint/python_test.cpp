@@ -14,6 +14,7 @@
 #include "checkpoint/mixed_training.h"
 #include "support/fingerprint.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/optim/ema.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/module_state.h"
 #include "torchamp/train/rng_state.h"
@@ -136,6 +137,9 @@ TEST(PythonInterop, PythonReadsGoesOnAndWritesBack) {
   save_training(folder / "adamw.pt", nets[0], adamw);
   save_training(folder / "adam.pt", nets[1], adam);
   save_training(folder / "sgd.pt", nets[2], sgd);
+  optim::Ema ema(*nets[0], {.decay = 0.75});
+  ema.update();
+  save(folder / "ema.pt", ema.state_dict());
   save(folder / "rng.pt", train::rng_state_dict());
 
   ASSERT_EQ(run_python("interop.py", folder), 0);
@@ -145,6 +149,10 @@ TEST(PythonInterop, PythonReadsGoesOnAndWritesBack) {
   expect_same_training(folder / "adamw_back.pt", nets[0], adamw, 5e-7);
   expect_same_training(folder / "adam_back.pt", nets[1], adam, 5e-7);
   expect_same_training(folder / "sgd_back.pt", nets[2], sgd, 0);
+  const StateDict averages = load(folder / "ema_back.pt");
+  ema.load_state_dict(averages);
+  EXPECT_TRUE(same(ema.state_dict(), averages));
+  EXPECT_EQ(ema.n_averaged(), 2);
   const StateDict numbers = load(folder / "rng_back.pt");
   EXPECT_TRUE(same(torch::randn({101}), numbers.at("numbers").to_tensor()));
   EXPECT_TRUE(same(torch::randperm(100), numbers.at("order").to_tensor()));

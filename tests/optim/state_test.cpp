@@ -1,5 +1,6 @@
 #include "torchamp/optim/state.h"
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <tuple>
@@ -435,6 +436,43 @@ TEST(OptimizerState, TakesTheGroupsOfOlderAndLaterVersions) {
         group.set("lr", 1);
       }));
   EXPECT_EQ(plain.param_groups()[0].options().get_lr(), 1.0);
+}
+
+// Loads the file of one version and compares every tensor with it.
+template <typename Make>
+void expect_reads(const std::filesystem::path& file, Make make) {
+  const StateDict python = checkpoint::load(file).at("optimizer").to_dict();
+  torch::nn::Sequential net = model();
+  auto optimizer = make(net);
+  load_optimizer_state_dict(optimizer, python);
+  const StateDict own = optimizer_state_dict(optimizer);
+  const StateDict& states = python.at("state").to_dict();
+  ASSERT_EQ(own.at("state").to_dict().size(), states.size()) << file;
+  for (const auto& [number, state] : states.entries()) {
+    const StateDict& read = own.at("state").to_dict().at(number).to_dict();
+    for (const auto& [key, value] : state.to_dict().entries()) {
+      if (key == StateDict::Key("step")) {
+        EXPECT_EQ(read.at(key).to_double(), value.to_double()) << file;
+      } else {
+        EXPECT_TRUE(same(read.at(key).to_tensor(), value.to_tensor())) << file;
+      }
+    }
+  }
+}
+
+TEST(OptimizerState, ReadsTheFilesOfEveryVersion) {
+  int num_versions = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(golden("checkpoint"))) {
+    const std::filesystem::path folder = entry.path();
+    if (!std::filesystem::exists(folder / "adamw.pt")) continue;
+    ++num_versions;
+    expect_reads(folder / "adamw.pt", adamw);
+    expect_reads(folder / "adamw.pt", fused_adamw);
+    expect_reads(folder / "adam.pt", adam);
+    expect_reads(folder / "sgd.pt", sgd);
+    expect_reads(folder / "sgd.pt", fused_sgd);
+  }
+  EXPECT_GE(num_versions, 8);  // 1.13.1 to 2.15.0
 }
 
 TEST(OptimizerState, ReadsAStepOfEveryTypeAndNumbersThatDoNotBeginAtZero) {

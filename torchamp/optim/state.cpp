@@ -96,6 +96,11 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
                           shape_text(parameter));
     return {};
   }
+  if (parameter.is_floating_point() && !saved.is_floating_point()) {
+    place.differences.add(place.name(key) + " is of " + c10::toString(saved.scalar_type()) +
+                          ", a floating dtype is expected");
+    return {};
+  }
   const at::ScalarType dtype = place.keeps_float || !parameter.is_floating_point()
                                    ? saved.scalar_type()
                                    : parameter.scalar_type();

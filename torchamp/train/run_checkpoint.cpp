@@ -1,8 +1,6 @@
 #include "torchamp/train/run_checkpoint.h"
 
-#include <algorithm>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -14,21 +12,16 @@
 #include <torch/optim/sgd.h>
 
 #include "torchamp/base/error.h"
-#include "torchamp/base/loading.h"
 #include "torchamp/base/version.h"
 #include "torchamp/multi_tensor/device_read.h"
-#include "torchamp/ops/choice_table.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
 #include "torchamp/train/machine.h"
-#include "torchamp/train/metrics.h"
 #include "torchamp/train/rng_state.h"
 
 namespace torchamp::train {
 namespace {
-
-bool is_within_epoch(const RunState& state) { return state.next_batch > 0; }
 
 base::StateDict ops_choices_state() {
   base::StateDict state = ops::choices_state_dict();
@@ -41,274 +34,6 @@ std::vector<double> read_flags(const std::vector<at::Tensor>& flags) {
   return flags.empty() ? std::vector<double>() : multi_tensor::DeviceRead(flags).get();
 }
 
-// The highest count of applied steps in an optimizer's state; 0 where it has none (SGD, a state
-// that is damaged).
-int64_t applied_steps_of(const base::StateDict& optimizer) {
-  int64_t most = 0;
-  base::Differences ignored;
-  ignored.attempt([&] {
-    for (const auto& entry : optimizer.at("state").to_dict().entries()) {
-      const base::Value* step = entry.value.to_dict().find("step");
-      if (step == nullptr) return;
-      const double count = step->to_double();
-      if (count >= 0.0 && count < 0x1p53) most = std::max(most, static_cast<int64_t>(count));
-    }
-  });
-  return most;
-}
-
-// One checkpoint on its way into a run: prepare() compares every part and collects the steps that
-// apply() then takes.
-class Resume {
- public:
-  Resume(const base::StateDict& checkpoint, const CheckpointParts& parts)
-      : checkpoint_(checkpoint), parts_(parts) {}
-
-  // Errors: CheckpointError with everything that does not fit; nothing has changed then.
-  void prepare() {
-    prepare_model();
-    prepare_run();
-    prepare_optimizer();
-    prepare_schedule();
-    prepare_scaler();
-    prepare_ema();
-    prepare_choices();
-    prepare_generators();
-    if (count_ == 0) return;
-    throw base::CheckpointError(
-        "[resume] The checkpoint does not fit this run (" + std::to_string(count_) +
-        (count_ == 1 ? " difference" : " differences") + "), and nothing was changed: " + text_ +
-        (text_.ends_with('.') || text_.ends_with('?') ? "" : ".") +
-        " Was the model, --optimizer or the data changed, or is the file of another run?");
-  }
-  void apply() const {
-    for (const base::Loading& part : loadings_) part.apply();
-  }
-  // What a caller should hear after apply().
-  const std::vector<std::string>& notes() const { return notes_; }
-
- private:
-  void note(const std::string& text) { notes_.push_back(text); }
-  void differ(const std::string& part, const base::Differences& differences) {
-    if (differences.empty()) return;
-    count_ += differences.count();
-    text_ += (text_.empty() ? "" : "; ") + part + ": " + differences.text();
-  }
-  void differ(const std::string& part, const std::string& text) {
-    base::Differences differences;
-    differences.add(text);
-    differ(part, differences);
-  }
-  void then(const std::string& part, base::Loading loading) {
-    differ(part, loading.differences);
-    loadings_.push_back(std::move(loading));
-  }
-  void then(std::function<void()> step) { loadings_.push_back({{}, std::move(step)}); }
-  // A part of the checkpoint: a dict, missing (None, too), or neither, which is a difference.
-  struct Part {
-    const base::StateDict* dict = nullptr;
-    bool is_missing = false;
-  };
-  Part find(const char* key) {
-    const base::Value* value = checkpoint_.find(key);
-    if (value == nullptr || value->is_none()) return {nullptr, true};
-    const auto* dict = std::get_if<base::StateDict>(&value->storage());
-    if (dict == nullptr) differ(key, std::string("it is a ") + value->type_name() + ", not a dict");
-    return {dict, false};
-  }
-
-  void prepare_model() {
-    const Part model = find("model_state_dict");
-    if (model.dict != nullptr) {
-      then("model_state_dict", optim::prepare_full_state_dict(parts_.module, *model.dict));
-    } else if (model.is_missing) {
-      differ("model_state_dict", "it is missing");
-    }
-  }
-
-  // Where the run stood: in full, or what a file of Python's tells of it.
-  void prepare_run() {
-    RunState& now = parts_.state;
-    const base::StateDict* optimizer = nullptr;
-    if (const base::Value* value = checkpoint_.find("optimizer_state_dict")) {
-      optimizer = std::get_if<base::StateDict>(&value->storage());
-    }
-    applied_steps_ = optimizer == nullptr ? 0 : applied_steps_of(*optimizer);
-    const Part train_state = find("train_state");
-    if (train_state.is_missing) {
-      saved_.order = now.order;
-      saved_.precision = now.precision;
-      saved_.optimizer = now.optimizer;
-      saved_.step = applied_steps_;
-      base::Differences differences;
-      if (const base::Value* epoch = checkpoint_.find("epoch")) {
-        differences.attempt([&] {
-          saved_.epoch = epoch->to_int("epoch");
-          if (saved_.epoch < 0) {
-            throw base::CheckpointError("it is " + std::to_string(saved_.epoch) +
-                                        ", 0 or more is expected");
-          }
-        });
-        differ("epoch", differences);
-      }
-      note("The checkpoint has no train_state, as one of Python's: the run goes on after epoch " +
-           std::to_string(saved_.epoch) + " and step " + std::to_string(saved_.step) +
-           ", the optimizer's count.");
-    } else if (train_state.dict != nullptr) {
-      base::Differences differences;
-      saved_ = run_state_from(*train_state.dict, differences);
-      differ("train_state", differences);
-      if (differences.empty()) compare_run(now);
-    }
-    then([this, &now] {
-      saved_.order = now.order;
-      saved_.precision = now.precision;
-      now = saved_;
-    });
-  }
-
-  void compare_run(const RunState& now) {
-    if (saved_.order != now.order) {
-      const std::string text =
-          "the data were " + to_string(saved_.order) + " and are " + to_string(now.order);
-      if (is_within_epoch(saved_)) {
-        differ("train_state", "In the middle of epoch " + std::to_string(saved_.epoch + 1) + " " +
-                                  text + "; the same are accepted until the epoch ends");
-      } else {
-        note("Resumed with other data: " + text + ".");
-      }
-    }
-    if (saved_.precision != now.precision) {
-      note("Resumed in " + now.precision + "; the checkpoint was written in " + saved_.precision +
-           ".");
-    }
-  }
-
-  void prepare_optimizer() {
-    const Part optimizer = find("optimizer_state_dict");
-    if (optimizer.is_missing) {
-      differ("optimizer_state_dict", "it is missing");
-      return;
-    }
-    const std::string& now = parts_.state.optimizer;
-    if (!saved_.optimizer.empty() && saved_.optimizer != now) {
-      differ("optimizer_state_dict",
-             "it holds the state of " + saved_.optimizer + ", but this run uses " + now);
-      return;
-    }
-    if (optimizer.dict == nullptr) return;
-    then("optimizer_state_dict",
-         optim::prepare_optimizer_state_dict(parts_.optimizer, *optimizer.dict));
-  }
-
-  // After the optimizer, whose state brings another rate along.
-  void prepare_schedule() {
-    const Part schedule = find("lr_scheduler_state_dict");
-    if (schedule.dict != nullptr) {
-      then("lr_scheduler_state_dict", parts_.schedule.prepare_load(*schedule.dict));
-    } else if (schedule.is_missing) {
-      note("The checkpoint has no lr_scheduler_state_dict: the learning rate is that of step " +
-           std::to_string(applied_steps_) + ", the optimizer's count.");
-      then([this] { parts_.schedule.set_last_step(applied_steps_); });
-    }
-  }
-
-  void prepare_scaler() {
-    const Part scaler = find("scaler_state_dict");
-    const bool is_there = scaler.dict != nullptr && !scaler.dict->empty();
-    if (!parts_.scaler.is_enabled()) {
-      if (is_there) {
-        note("The checkpoint's scaler state (" + scale_text(*scaler.dict) +
-             ") is not used: this run does not scale its loss.");
-      }
-      prepare_history(false);
-      return;
-    }
-    if (is_there) {
-      then("scaler_state_dict", parts_.scaler.prepare_load(*scaler.dict));
-    } else if (scaler.is_missing || scaler.dict != nullptr) {
-      note(
-          "The checkpoint has no scaler state, as one written without loss scaling: the scaler "
-          "starts anew at scale " +
-          shortest(parts_.scaler.get_scale()) + ".");
-    }
-    prepare_history(is_there);
-  }
-
-  void prepare_history(bool is_expected) {
-    const Part history = find("scaler_history");
-    if (history.dict != nullptr) {
-      then("scaler_history", parts_.scaler.prepare_history_load(*history.dict));
-    } else if (history.is_missing && is_expected) {
-      note("The checkpoint has no scaler_history: the list of skipped steps starts anew.");
-    }
-  }
-
-  static std::string scale_text(const base::StateDict& scaler) {
-    std::string text = "of an unknown scale";
-    base::Differences ignored;
-    ignored.attempt([&] { text = "scale " + shortest(scaler.at("scale").to_double()); });
-    return text;
-  }
-
-  void prepare_ema() {
-    const Part ema = find("ema_state_dict");
-    if (parts_.ema == nullptr) {
-      if (ema.dict != nullptr) {
-        note(
-            "The checkpoint's averaged weights (ema_state_dict) are not used and will not be "
-            "written again: this run averages none; --ema goes on with them.");
-      }
-      return;
-    }
-    if (ema.dict != nullptr) {
-      then("ema_state_dict", parts_.ema->prepare_load(*ema.dict));
-    } else if (ema.is_missing) {
-      note(
-          "The checkpoint has no averaged weights (ema_state_dict): the average starts anew from "
-          "its weights.");
-      then([this] { parts_.ema->reset(); });
-    }
-  }
-
-  // The kernels that the run had go on, so that it computes the same bits; on another CPU it does
-  // not anyway, and what is fast is another question there. Files of Python's have none.
-  void prepare_choices() {
-    const base::StateDict* choices = find("ops_choices").dict;
-    if (choices == nullptr || !parts_.config.ops_choices) return;
-    base::Differences differences;
-    differences.attempt([&] {
-      const std::string& cpu = choices->at("cpu").to_string("cpu");
-      if (cpu == cpu_name()) {
-        ops::detail::choices_of(*choices);
-        then([choices] { ops::load_choices_state_dict(*choices); });
-      } else if (!choices->at("choices").to_items("choices").empty()) {
-        note("The checkpoint's kernels were chosen on another CPU (" + base::printable(cpu) +
-             "); they are chosen anew.");
-      }
-    });
-    differ("ops_choices", differences);
-  }
-
-  void prepare_generators() {
-    const Part generators = find("rng_state");
-    if (generators.dict != nullptr) {
-      then("rng_state", prepare_rng_state_dict(*generators.dict));
-    } else if (generators.is_missing) {
-      note("The checkpoint has no rng_state: random numbers go on as this process draws them.");
-    }
-  }
-
-  const base::StateDict& checkpoint_;
-  const CheckpointParts& parts_;
-  RunState saved_;
-  int64_t applied_steps_ = 0;
-  std::vector<base::Loading> loadings_;
-  size_t count_ = 0;
-  std::string text_;
-  std::vector<std::string> notes_;
-};
-
 }  // namespace
 
 base::StateDict make_checkpoint(const CheckpointParts& parts) {
@@ -319,7 +44,7 @@ base::StateDict make_checkpoint(const CheckpointParts& parts) {
   checkpoint.set("optimizer_state_dict", optim::optimizer_state_dict(parts.optimizer));
   checkpoint.set("scaler_state_dict", parts.scaler.state_dict());
   checkpoint.set("scaler_history", parts.scaler.history_state_dict());
-  checkpoint.set("loss", is_within_epoch(state) ? state.mean_loss() : state.last_train_loss);
+  checkpoint.set("loss", state.is_within_epoch() ? state.mean_loss() : state.last_train_loss);
   checkpoint.set("lr_scheduler_state_dict", parts.schedule.state_dict());
   checkpoint.set("rng_state", rng_state_dict());
   checkpoint.set("train_state", to_state_dict(state));
@@ -329,14 +54,6 @@ base::StateDict make_checkpoint(const CheckpointParts& parts) {
   checkpoint.set("config", parts.config.metadata);
   checkpoint.set("torchamp_version", TORCHAMP_VERSION);
   return checkpoint;
-}
-
-void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& parts,
-                     const std::function<void(const std::string&)>& say) {
-  Resume resume(checkpoint, parts);
-  resume.prepare();
-  resume.apply();
-  for (const std::string& note : resume.notes()) say(note);
 }
 
 std::string optimizer_name(const torch::optim::Optimizer& optimizer) {

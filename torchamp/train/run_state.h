@@ -46,6 +46,7 @@ struct RunState {
   std::string precision;
   std::string optimizer;
 
+  bool is_within_epoch() const { return next_batch > 0; }
   // Means over the applied steps of the epoch under way; NaN without any.
   double mean_loss() const;
   double mean_norm() const;
