@@ -75,7 +75,8 @@ TEST(StateDict, EntriesOfATemporaryOutliveIt) {
 
 TEST(StateDict, ShowsKeysOnOneLine) {
   EXPECT_EQ(to_string(StateDict::Key("a\nb\x1b")), "'a\\nb\\x1b'");
-  EXPECT_EQ(printable(std::string(500, 'x')).size(), 123U);  // 120 and three dots
+  EXPECT_EQ(printable(std::string(500, 'x')).size(), 123U);     // 120 and three dots
+  EXPECT_EQ(printable("a\xc2\x9b\xc2\xa0"), "a\\x9b\xc2\xa0");  // a terminal's CSI, a space
 }
 
 TEST(Value, ReadsNumbersByPythonsRules) {
