@@ -69,7 +69,7 @@ function(torchamp_program target)
 endfunction()
 
 # torchamp_add_test(<room> SOURCES a_test.cpp ... [LABELS cpu ...] [TIMEOUT seconds] [LIBRARIES ...] [WITHOUT_TORCH])
-# Builds torchamp_<room>_tests and registers every gtest of it. WITHOUT_TORCH: neither the library nor the precompiled header,
+# Builds torchamp_<room>_tests and registers every suite of it. WITHOUT_TORCH: neither the library nor the precompiled header,
 # for a room that knows no torch.
 function(torchamp_add_test room)
   cmake_parse_arguments(ARG "WITHOUT_TORCH" "TIMEOUT" "SOURCES;LABELS;LIBRARIES" ${ARGN})
@@ -92,6 +92,18 @@ function(torchamp_add_test room)
   target_compile_definitions(${name} PRIVATE
     TORCHAMP_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TORCHAMP_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(${name} TEST_PREFIX "${room}." DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  torchamp_discover_suites(${name} "${room}." LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# torchamp_discover_suites(<target> <prefix> <property> <value> ...): one ctest for each suite of a test program. Not one for
+# each test, as gtest_discover_tests() would: loading LibTorch takes a third of a second, most tests far less.
+function(torchamp_discover_suites target prefix)
+  set(file "${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake")
+  add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS "${file}" VERBATIM
+    COMMAND "${CMAKE_COMMAND}" "-DPROGRAM=$<TARGET_FILE:${target}>" "-DPREFIX=${prefix}" "-DPROPERTIES=${ARGN}" "-DFILE=${file}"
+      -P "${PROJECT_SOURCE_DIR}/cmake/DiscoverSuites.cmake")
+  set(include "${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake")
+  file(WRITE "${include}" "if(EXISTS [=[${file}]=])\n  include([=[${file}]=])\nelse()\n"
+    "  add_test(${target}_NOT_BUILT ${target}_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${include}")
 endfunction()
