@@ -86,7 +86,7 @@ need_python_torch() {
 for line in m.requires("torch"):
     if not line.startswith("triton") and "extra ==" not in line:
         print(line)')
-  "${pip[@]}" numpy "${needed[@]}" 2> "$home/pip.log" || { cat "$home/pip.log" >&2; false; }  # else: that triton is absent
+  "${pip[@]}" numpy safetensors "${needed[@]}" 2> "$home/pip.log" || { cat "$home/pip.log" >&2; false; }  # else: that triton is absent
   advise "That Python installed torch but cannot import it; the reason stands above. To begin anew: rm -r $home"
   "$python" -c 'import torch; torch.nn.Linear'
   touch "$home/complete"
