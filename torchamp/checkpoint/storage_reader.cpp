@@ -1,18 +1,14 @@
 #include "torchamp/checkpoint/storage_reader.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <memory>
-#include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
 #include "torchamp/checkpoint/crc32.h"
+#include "torchamp/checkpoint/few_threads.h"
 #include "torchamp/checkpoint/format_error.h"
 
 namespace torchamp::checkpoint {
@@ -22,7 +18,6 @@ namespace {
 // threads end together. Reads go in steps that are checksummed while they are in cache.
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
 constexpr size_t kStepBytes = size_t{256} << 10;
-constexpr unsigned kMostThreads = 4;  // more would only wait for memory
 
 struct Piece {
   size_t job = 0;
@@ -71,44 +66,20 @@ void StorageReader::finish() {
     }
   }
 
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    try {
-      std::vector<char> scratch;
-      for (size_t i = next++; i < pieces.size(); i = next++) {
-        Piece& piece = pieces[i];
-        const Job& job = jobs_[piece.job];
-        const bool is_compared = is_verified_ && job.extent.crc;
-        if (job.destination == nullptr) scratch.resize(kStepBytes);
-        for (uint64_t done = 0; done < piece.size;) {
-          const size_t step = std::min<uint64_t>(kStepBytes, piece.size - done);
-          char* const to =
-              job.destination == nullptr ? scratch.data() : job.destination + piece.start + done;
-          file_.read_at(job.extent.offset + piece.start + done, to, step);
-          if (is_compared) piece.crc = crc32(piece.crc, to, step);
-          done += step;
-        }
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      next = pieces.size();
+  in_few_threads(pieces.size(), total / kPieceBytes, [&](size_t i) {
+    Piece& piece = pieces[i];
+    const Job& job = jobs_[piece.job];
+    const bool is_compared = is_verified_ && job.extent.crc;
+    std::vector<char> scratch(job.destination == nullptr ? kStepBytes : 0);
+    for (uint64_t done = 0; done < piece.size;) {
+      const size_t step = std::min<uint64_t>(kStepBytes, piece.size - done);
+      char* const to =
+          job.destination == nullptr ? scratch.data() : job.destination + piece.start + done;
+      file_.read_at(job.extent.offset + piece.start + done, to, step);
+      if (is_compared) piece.crc = crc32(piece.crc, to, step);
+      done += step;
     }
-  };
-  const size_t num_threads =
-      std::min<uint64_t>({kMostThreads, std::thread::hardware_concurrency(), total / kPieceBytes});
-  {
-    std::vector<std::thread> threads;
-    try {
-      for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads: those there are do it
-    }
-    work();
-    for (std::thread& thread : threads) thread.join();
-  }
-  if (error) std::rethrow_exception(error);
+  });
 
   auto piece = pieces.begin();
   for (size_t job = 0; job < jobs_.size(); ++job) {
