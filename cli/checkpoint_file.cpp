@@ -45,12 +45,12 @@ void append(std::string& text, const Value& value, int depth) {
   if (is_container && depth >= kMostDepth) {
     text += "...";
   } else if (dict != nullptr) {
-    text += "{";
+    text += '{';
     for (size_t i = 0; i < dict->size() && text.size() < kShownCharacters; ++i) {
       text += (i > 0 ? ", " : "") + base::to_string(dict->entries()[i].key) + ": ";
       append(text, dict->entries()[i].value, depth + 1);
     }
-    text += "}";
+    text += '}';
   } else if (value.is<base::List>()) {
     append_items(text, value.to_items(), "[", "]", depth);
   } else if (value.is<base::Tuple>()) {

@@ -200,7 +200,7 @@ void CheckpointManager::finish_earlier() {
   if (!writer_) return;
   if (writer_process_ != ::getpid()) {
     // The thread runs in the process that forked this one; here is only its handle.
-    (void)writer_.release();
+    [[maybe_unused]] const std::thread* handle = writer_.release();
     return;
   }
   if (writer_->joinable()) writer_->join();

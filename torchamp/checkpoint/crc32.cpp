@@ -83,10 +83,12 @@ constexpr size_t kFold = 64;  // bytes a step: four registers, so that products 
 // What the halves of a register are multiplied by to stand `bits` further on. A product of two
 // such polynomials comes out one bit too low, and the polynomials have 32 of 64 bits.
 constexpr long long low_factor(uint64_t bits) {
-  return static_cast<long long>(uint64_t{power_of_x(bits + 32)} << 1);
+  const uint64_t factor = uint64_t{power_of_x(bits + 32)} << 1;
+  return static_cast<long long>(factor);
 }
 constexpr long long high_factor(uint64_t bits) {
-  return static_cast<long long>(uint64_t{power_of_x(bits - 32)} << 1);
+  const uint64_t factor = uint64_t{power_of_x(bits - 32)} << 1;
+  return static_cast<long long>(factor);
 }
 
 TORCHAMP_CLMUL inline __m128i load(const unsigned char* bytes) {

@@ -27,9 +27,12 @@ void in_few_threads(size_t count, size_t num_threads, const std::function<void(s
   num_threads =
       std::min<size_t>({num_threads, kMostThreads, std::thread::hardware_concurrency(), count});
   std::vector<std::thread> threads;
-  try {
-    for (size_t i = 1; i < num_threads; ++i) threads.emplace_back(run);
-  } catch (const std::system_error&) {  // no more threads: those there are do it
+  while (threads.size() + 1 < num_threads) {
+    try {
+      threads.emplace_back(run);
+    } catch (const std::system_error&) {
+      break;  // no more threads: those there are do it
+    }
   }
   run();
   for (std::thread& thread : threads) thread.join();

@@ -173,15 +173,19 @@ class Rebuilder {
   at::Device device(const std::vector<const Node*>& arguments) {
     std::string text(arguments[0]->text.substr(0, 100));
     if (arguments.size() == 2) text += ":" + std::to_string(arguments[1]->integer);
+    const auto fail = [&] {
+      context_.fail("is the device '" + base::printable(text) +
+                    "'; the devices that LibTorch names are accepted. Was the file damaged or "
+                    "written by a newer version?");
+    };
     try {
       const at::Device device(text);
-      if (device.str() == text) return device;  // a number too large for an index gives another
-    } catch (const c10::Error&) {               // no such device: as below
+      if (device.str() != text) fail();  // a number too large for an index gives another
+      return device;
+    } catch (const c10::Error&) {
+      fail();
+      throw;
     }
-    context_.fail(
-        "is the device '" + base::printable(text) +
-        "'; the devices that LibTorch names are accepted. Was the file damaged or written "
-        "by a newer version?");
   }
 
   BuildContext context_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -328,10 +329,9 @@ Header parse_header(std::string_view json, uint64_t data_bytes) {
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
   Header header = reader.take();
   refuse_repeated_names(header.tensors);
-  std::stable_sort(header.tensors.begin(), header.tensors.end(),
-                   [](const Tensor& a, const Tensor& b) {
-                     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-                   });
+  std::sort(header.tensors.begin(), header.tensors.end(), [](const Tensor& a, const Tensor& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
   uint64_t end = 0;
   for (const Tensor& tensor : header.tensors) {
     check_place(tensor, end, data_bytes);
@@ -365,7 +365,7 @@ std::string format_header(const Header& header) {
       json += separator + string(std::get<std::string>(key)) + ":" + string(value.to_string());
       separator = ",";
     }
-    json += "}";
+    json += '}';
   }
   for (const Tensor& tensor : header.tensors) {
     begin_entry(tensor.name);
@@ -378,7 +378,7 @@ std::string format_header(const Header& header) {
     json += R"(],"data_offsets":[)" + std::to_string(tensor.begin) + "," +
             std::to_string(tensor.end) + "]}";
   }
-  json += "}";
+  json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
   return json;
 }
