@@ -43,5 +43,5 @@ elseif(STEP STREQUAL "consumer")
   message("${output}")
   run("${folder}/indirect"  # a symbol of base, amp, checkpoint and train
     _ZN8torchamp4base9StateDictC1Ev _ZN8torchamp3amp10GradScaler6updateEv
-    _ZN8torchamp10checkpoint4loadERKNSt10filesystem7__cxx114pathE _ZN8torchamp5train12machine_infoEv)
+    _ZN8torchamp10checkpoint4loadERKNSt10filesystem7__cxx114pathERKNS0_11LoadOptionsE _ZN8torchamp5train12machine_infoEv)
 endif()
