@@ -15,6 +15,7 @@
 #include "cli/kernels.h"
 #include "cli/memory.h"
 #include "torchamp/base/error.h"
+#include "torchamp/base/one_line.h"
 #include "torchamp/base/version.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
@@ -181,8 +182,8 @@ void run_choices(const InfoOptions& options) {
     if (options.json) {
       rows.push_back(std::move(row));
     } else {
-      std::printf("%-21s  %s %s %s\n", ops::to_string(each.way), each.op.c_str(),
-                  each.arguments.c_str(), times.c_str());
+      std::printf("%-21s  %s %s %s\n", ops::to_string(each.way), base::one_line(each.op).c_str(),
+                  base::one_line(each.arguments).c_str(), times.c_str());
     }
   }
   if (options.json) {

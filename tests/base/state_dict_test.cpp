@@ -75,8 +75,16 @@ TEST(StateDict, EntriesOfATemporaryOutliveIt) {
 
 TEST(StateDict, ShowsKeysOnOneLine) {
   EXPECT_EQ(to_string(StateDict::Key("a\nb\x1b")), "'a\\nb\\x1b'");
-  EXPECT_EQ(printable(std::string(500, 'x')).size(), 123U);     // 120 and three dots
-  EXPECT_EQ(printable("a\xc2\x9b\xc2\xa0"), "a\\x9b\xc2\xa0");  // a terminal's CSI, a space
+  EXPECT_EQ(printable(std::string(500, 'x')).size(), 123U);         // 120 and three dots
+  EXPECT_EQ(printable("a\xc2\x9b\xc2\xa0"), "a\\x9b\xc2\xa0");      // a terminal's CSI, a space
+  EXPECT_EQ(printable("\xe2\x80\xae\xe2\x82\xac\xf0\x9f\x98\x80"),  // right to left, a euro, a face
+            "\\u202e\xe2\x82\xac\xf0\x9f\x98\x80");
+  // No UTF-8: a lone byte, a lone surrogate, two bytes for '/', a character that the end cuts off.
+  EXPECT_EQ(printable("\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"),
+            "\\xff|\\xed\\xa0\\x80|\\xc0\\xaf|\\xe2\\x82");
+  EXPECT_EQ(printable(std::string(119, 'x') + "\xe2\x82\xac"
+                                              "y"),  // 120 lies within the euro
+            std::string(119, 'x') + "\xe2\x82\xac...");
 }
 
 TEST(Value, ReadsNumbersByPythonsRules) {

@@ -7,11 +7,15 @@
 
 #include <ATen/ops/item.h>
 
+#include "torchamp/base/one_line.h"
+
 namespace torchamp::base {
 namespace {
 
 [[noreturn]] void wrong_type(const std::string& who, const char* came, const char* accepted) {
-  throw CheckpointError("[state_dict] " + who + " is a " + came + "; " + accepted +
+  const bool is_vowel = std::string_view("aeiou").find(came[0]) != std::string_view::npos;
+  throw CheckpointError("[state_dict] " + who + (is_vowel ? " is an " : " is a ") + came + "; " +
+                        accepted +
                         " is accepted. Was the file written by another program or version?");
 }
 
@@ -118,7 +122,7 @@ int64_t Value::to_int(const std::string& who) const {
       return tensor.item().toLong();
     }
   }
-  wrong_type(who, type_name(), "int");
+  wrong_type(who, is<BigInt>() ? "int of more than 64 bits" : type_name(), "int");
 }
 
 double Value::to_double(const std::string& who) const {
@@ -130,7 +134,7 @@ double Value::to_double(const std::string& who) const {
     if (tensor.defined() && tensor.numel() == 1 && !tensor.is_complex())
       return tensor.item().toDouble();
   }
-  wrong_type(who, type_name(), "float");
+  wrong_type(who, is<BigInt>() ? "int of more than 64 bits" : type_name(), "float");
 }
 
 const std::string& Value::to_string(const std::string& who) const {
@@ -192,25 +196,7 @@ std::string BigInt::to_string() const {
 
 std::string printable(std::string_view text) {
   constexpr size_t kShown = 120;  // more would hide the rest of the message
-  const std::string_view shown = text.substr(0, kShown);
-  std::string result;
-  for (size_t i = 0; i < shown.size(); ++i) {
-    // U+0080 to U+009F, which some terminals obey, have C2 before them in UTF-8.
-    const bool is_c1 = shown[i] == '\xC2' && i + 1 < shown.size() &&
-                       (static_cast<unsigned char>(shown[i + 1]) & 0xE0U) == 0x80U;
-    if (is_c1) ++i;
-    const char byte = shown[i];
-    const auto code = static_cast<unsigned char>(byte);
-    if (byte == '\n') {
-      result += "\\n";
-    } else if (code < 0x20 || code == 0x7F || is_c1) {
-      constexpr const char* kDigits = "0123456789abcdef";
-      result += std::string("\\x") + kDigits[code >> 4] + kDigits[code & 0xFU];
-    } else {
-      result += byte;
-    }
-  }
-  return text.size() > kShown ? result + "..." : result;
+  return one_line(text, kShown);
 }
 
 std::string to_string(const StateDict::Key& key) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "torchamp/base/error.h"
+#include "torchamp/base/one_line.h"
 
 namespace torchamp::train {
 namespace {
@@ -75,7 +76,9 @@ void Progress::on_epoch(const EpochMetrics& metrics) {
   line(text);
 }
 
-void Progress::on_message(const std::string& text) { line(text); }
+void Progress::on_message(const std::string& text) {
+  line(base::one_line(text));  // it may quote what stands in a file
+}
 
 void Progress::clear() {
   if (!has_bar_) return;
