@@ -84,9 +84,13 @@ void append(std::string& text, const Value& value, int depth) {
   }
 }
 
-bool overlaps_itself(const at::Tensor& tensor) {
-  return tensor.numel() > 0 &&
-         static_cast<size_t>(tensor.numel()) > tensor.storage().nbytes() / tensor.element_size();
+// A few bytes of a file may claim any number of elements that overlap each other; to visit them all
+// would take for ever.
+bool multiplies_its_storage(const at::Tensor& tensor) {
+  constexpr int64_t kHarmless = int64_t{1} << 24;
+  constexpr int64_t kMostFold = 64;
+  const auto stored = static_cast<int64_t>(tensor.storage().nbytes() / tensor.element_size());
+  return tensor.numel() > kHarmless && tensor.numel() / kMostFold > stored;
 }
 
 void visit_pieces(const std::vector<at::Tensor>& tensors,
@@ -206,18 +210,29 @@ Json value_json(const Value& value) {
   return value_text(value);
 }
 
-bool for_each_piece(std::vector<at::Tensor> tensors,
-                    const std::function<void(const std::vector<at::Tensor>&)>& visit) {
+std::optional<int64_t> for_each_piece(
+    std::vector<at::Tensor> tensors,
+    const std::function<void(const std::vector<at::Tensor>&)>& visit) {
+  int64_t fold = 1;
   for (int64_t dim = 0; dim < tensors.front().dim(); ++dim) {
     const bool is_repeated = std::all_of(
         tensors.begin(), tensors.end(),
         [&](const at::Tensor& each) { return each.size(dim) > 1 && each.stride(dim) == 0; });
     if (!is_repeated) continue;
+    fold *= tensors.front().size(dim);  // within an int64_t, as the number of elements is
     for (at::Tensor& tensor : tensors) tensor = tensor.narrow(dim, 0, 1);
   }
-  if (std::any_of(tensors.begin(), tensors.end(), overlaps_itself)) return false;
+  if (std::any_of(tensors.begin(), tensors.end(), multiplies_its_storage)) return std::nullopt;
   visit_pieces(tensors, visit);
-  return true;
+  return fold;
+}
+
+at::Tensor reach_of(const at::Tensor& tensor) {
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return tensor.as_strided({last + 1}, {1});
 }
 
 at::Tensor as_doubles(const at::Tensor& piece) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -48,10 +49,14 @@ nlohmann::ordered_json number_json(double value);
 
 /// Hands `visit` the tensors in pieces of a million elements at most, of one shape and each
 /// contiguous, so that a tensor of any size costs little memory. Dimensions in which all tensors
-/// repeat themselves (stride 0) are visited once. Returns false without a visit for tensors that
-/// overlap themselves otherwise.
-bool for_each_piece(std::vector<at::Tensor> tensors,
-                    const std::function<void(const std::vector<at::Tensor>&)>& visit);
+/// repeat themselves (stride 0) are visited once: returns how many elements each visited one stands
+/// for. Nothing, without a visit, for tensors that make far more elements of a storage than it has.
+std::optional<int64_t> for_each_piece(
+    std::vector<at::Tensor> tensors,
+    const std::function<void(const std::vector<at::Tensor>&)>& visit);
+
+/// All of the storage that `tensor`, which is not empty, reaches, each element once.
+at::Tensor reach_of(const at::Tensor& tensor);
 
 /// `piece` as a row of doubles; a complex one as real and imaginary parts.
 at::Tensor as_doubles(const at::Tensor& piece);

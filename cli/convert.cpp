@@ -219,6 +219,24 @@ std::string list(const std::vector<std::string>& names) {
   return text;
 }
 
+uint64_t num_bytes(const StateDict& tensors) {
+  uint64_t bytes = 0;
+  for (const auto& entry : tensors.entries()) bytes += entry.value.to_tensor().nbytes();
+  return bytes;
+}
+
+// Expanded tensors of a few bytes would fill the disk.
+void check_size(const CheckpointFile& file, const StateDict& tensors) {
+  constexpr uint64_t kHarmless = uint64_t{1} << 30;
+  constexpr uint64_t kMostFold = 64;
+  const uint64_t bytes = num_bytes(tensors);
+  if (bytes <= kHarmless || bytes / kMostFold <= file.bytes) return;
+  throw UsageError("[convert] " + shown(file.path.string()) + " of " + bytes_text(file.bytes) +
+                   " holds tensors of " + bytes_text(bytes) +
+                   " that repeat their memory, which safetensors writes out; up to 64 times the "
+                   "file's size is accepted. Was an expanded tensor saved?");
+}
+
 void run_convert(const ConvertOptions& options) {
   const bool to_safetensors = is_safetensors_name(options.to);
   std::error_code ignored;
@@ -233,6 +251,7 @@ void run_convert(const ConvertOptions& options) {
     throw UsageError("[convert] " + shown(options.from) + " has no tensors to convert" +
                      (chosen.key.empty() ? "" : " in " + shown(chosen.key)) + ".");
   }
+  if (to_safetensors) check_size(file, flat.tensors);
   std::string notes;
   if (!options.dtype.empty()) {
     const at::ScalarType dtype = options.dtype == "bf16"   ? at::kBFloat16
@@ -246,8 +265,7 @@ void run_convert(const ConvertOptions& options) {
           " (" + std::to_string(casts.num_overflows()) + " of the tensors overflowed to infinity)";
     }
   }
-  uint64_t bytes = 0;
-  for (const auto& entry : flat.tensors.entries()) bytes += entry.value.to_tensor().nbytes();
+  const uint64_t bytes = num_bytes(flat.tensors);
 
   if (to_safetensors) {
     StateDict metadata = file.metadata;

@@ -46,22 +46,25 @@ struct Finiteness {
   bool is_finite() const { return num_nan == 0 && num_inf == 0; }
 };
 
-// Nothing for tensors that overlap themselves.
-std::optional<Finiteness> finiteness(const at::Tensor& tensor) {
+Finiteness finiteness(const at::Tensor& tensor) {
   Finiteness result;
-  const bool is_read = for_each_piece({tensor}, [&](const std::vector<at::Tensor>& pieces) {
-    const at::Tensor doubles = as_doubles(pieces.front());
-    const double* values = doubles.const_data_ptr<double>();
-    for (int64_t i = 0; i < doubles.numel(); ++i) {
-      const double magnitude = std::fabs(values[i]);
-      if (std::isfinite(magnitude)) {
-        result.max_abs = std::max(result.max_abs, magnitude);
-      } else {
-        ++(std::isnan(magnitude) ? result.num_nan : result.num_inf);
-      }
-    }
-  });
-  return is_read ? std::optional(result) : std::nullopt;
+  const std::optional<int64_t> fold =
+      for_each_piece({tensor}, [&](const std::vector<at::Tensor>& pieces) {
+        const at::Tensor doubles = as_doubles(pieces.front());
+        const double* values = doubles.const_data_ptr<double>();
+        for (int64_t i = 0; i < doubles.numel(); ++i) {
+          const double magnitude = std::fabs(values[i]);
+          if (std::isfinite(magnitude)) {
+            result.max_abs = std::max(result.max_abs, magnitude);
+          } else {
+            ++(std::isnan(magnitude) ? result.num_nan : result.num_inf);
+          }
+        }
+      });
+  if (!fold) return finiteness(reach_of(tensor));
+  result.num_nan *= *fold;
+  result.num_inf *= *fold;
+  return result;
 }
 
 // One line of the tree.

@@ -239,13 +239,20 @@ class Comparison {
     add(is_same_dtype ? "values" : "dtype", std::move(text), std::move(details));
   }
 
-  // Nothing for tensors that overlap themselves.
+  // Nothing for tensors that make far more elements of a storage than it has.
   static std::optional<Distance> distance_of(const at::Tensor& a, const at::Tensor& b) {
     Distance distance;
-    const bool is_read = for_each_piece({a, b}, [&](const std::vector<at::Tensor>& pieces) {
-      add_piece(pieces[0], pieces[1], distance);
-    });
-    return is_read ? std::optional(distance) : std::nullopt;
+    const std::optional<int64_t> fold = for_each_piece(
+        {a, b},
+        [&](const std::vector<at::Tensor>& pieces) { add_piece(pieces[0], pieces[1], distance); });
+    if (!fold) {
+      // The same view of the same memory is equal however many elements it has.
+      if (a.strides() != b.strides()) return std::nullopt;
+      const std::optional<Distance> reach = distance_of(reach_of(a), reach_of(b));
+      return reach && reach->is_same_bits ? reach : std::nullopt;
+    }
+    distance.num_different *= *fold;
+    return distance;
   }
 
   bool with_values_;
