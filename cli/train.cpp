@@ -146,6 +146,16 @@ void prepare_checkpoint(const TrainOptions& options) {
   }
 }
 
+// Whether a checkpoint of `path`'s run may come to stand under the name `file`.
+bool is_name_of_checkpoint(const std::filesystem::path& file, const std::filesystem::path& path) {
+  const std::string name = file.filename().string();
+  const std::string best = checkpoint::best_path(path).filename().string();
+  const std::string step = path.stem().string() + ".step-";
+  return file.parent_path() == path.parent_path() &&
+         (name == path.filename() || name == path.filename().string() + ".partial" ||
+          name == best || name == best + ".partial" || name.starts_with(step));
+}
+
 // Two of them in one file would overwrite each other.
 void check_files_differ(const TrainOptions& options) {
   namespace fs = std::filesystem;
@@ -160,7 +170,9 @@ void check_files_differ(const TrainOptions& options) {
     const fs::path place = place_of(files[i].second);
     if (fs::exists(place, ignored) && !fs::is_regular_file(place, ignored)) continue;  // a device
     for (size_t k = i + 1; k < files.size(); ++k) {
-      if (files[k].second.empty() || place_of(files[k].second) != place) continue;
+      if (files[k].second.empty()) continue;
+      const fs::path other = place_of(files[k].second);
+      if (other != place && (i > 0 || !is_name_of_checkpoint(other, place))) continue;
       throw base::UsageError(std::string("[") + files[k].first + "] '" + files[k].second +
                              "' is the file of " + files[i].first +
                              " too; a file for each is accepted.");
@@ -223,9 +235,17 @@ void run_train(TrainOptions options, const CLI::App& command) {
   }
   check_files_differ(options);
   prepare_checkpoint(options);
+  std::error_code ignored;
+  const bool replaces_earlier_run = !options.resume && !options.checkpoint.empty() &&
+                                    std::filesystem::exists(options.checkpoint, ignored);
   ModelAndData made = make_model_and_data(options, data_state);
   train::Progress progress(stdout, progress_options(options, made.data.train->info().is_text));
   progress.on_message(heading(options, made));
+  if (replaces_earlier_run) {
+    progress.on_message("'" + options.checkpoint +
+                        "' holds an earlier run, which this one's first checkpoint replaces; "
+                        "--resume goes on from it.");
+  }
   if (!resumed_from.empty()) progress.on_message(resumed_from);
   train::TrainerConfig config = trainer_config(options);
   if (config.precision == train::Precision::kFp16 && !train::has_fast_fp16(config.device)) {

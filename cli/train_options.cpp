@@ -379,6 +379,11 @@ void resolve(TrainOptions& o) {
   if (!o.schedule) o.schedule = o.warmup_steps > 0 ? "cosine" : "constant";
   if (!o.epochs && !o.steps) o.epochs = 1;
 
+  if (o.checkpoint.empty() && (o.keep_best || o.keep_last > 1 || o.checkpoint_every_steps > 0)) {
+    throw base::UsageError(
+        "[--checkpoint] No file is named, but --keep-last, --keep-best or --checkpoint-every-steps "
+        "is given; with --checkpoint FILE they are accepted.");
+  }
   check_name("ops", o.ops, {"on", "off"});
   check_name("allocator", o.allocator, {"on", "off"});
   check_name("ops-choices", o.ops_choices, {"on", "off"});

@@ -290,6 +290,8 @@ std::vector<Damage> damages() {
       {"ema_state_dict", {"ema_state_dict", "module.fc1.weight"}, torch::zeros({3})},
       {"train_state", {"train_state", "epoch"}, std::nullopt},
       {"train_state", {"train_state", "batch"}, 5},
+      {"train_state", {"train_state", "step"}, INT64_MAX},
+      {"train_state", {"train_state", "next_batch"}, 9},  // of 8
       {"ops_choices", {"ops_choices", "choices"}, text},
   };
 }
@@ -378,6 +380,30 @@ TEST(ResumeSays, ThatAScalerStateIsNotUsed) {
                               config_for(Precision::kBf16, OptimizerKind::kAdamW)),
               HasSubstr("The checkpoint's scaler state (scale 1024) is not used: this run does not "
                         "scale its loss."));
+}
+
+TEST(ResumeSays, ThatMomentsStartAnew) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  const base::StateDict saved = checkpoint_after(config, 2);
+  EXPECT_THAT(
+      said_on_loading(changed(saved, {"optimizer_state_dict", "state", int64_t{0}}, std::nullopt),
+                      config),
+      HasSubstr("The checkpoint's optimizer has no state for 1 of 6 parameters"));
+}
+
+TEST(ResumeScaler, TakesAnotherGrowthIntervalOver) {
+  TrainerConfig config = config_for(Precision::kFp16, OptimizerKind::kAdamW);
+  config.init_scale = 1024;
+  config.growth_interval = 100;
+  const base::StateDict saved = checkpoint_after(config, 2);
+  config.growth_interval = 1;
+  config.steps = 4;
+  Trainer trainer(config, toy::parts(toy::make_net(9), toy::data(30)));
+  trainer.load_state_dict(saved);
+  trainer.run();
+  const base::StateDict scaler = trainer.state_dict().at("scaler_state_dict").to_dict();
+  EXPECT_EQ(scaler.at("growth_interval").to_int(), 1);
+  EXPECT_EQ(scaler.at("scale").to_double(), 4096.0);  // grew after each of two steps
 }
 
 TEST(ResumeSays, ThatAveragesStartAnewOrAreNotUsed) {

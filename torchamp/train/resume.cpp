@@ -159,6 +159,11 @@ class Resume {
         note("Resumed with other data: " + text + ".");
       }
     }
+    const int64_t batch = std::max<int64_t>(1, now.order.batch);
+    if (saved_.order == now.order && saved_.next_batch > (now.order.size + batch - 1) / batch) {
+      differ("train_state", "next_batch is " + std::to_string(saved_.next_batch) + " of " +
+                                std::to_string((now.order.size + batch - 1) / batch) + " batches");
+    }
     if (saved_.precision != now.precision) {
       note("Resumed in " + now.precision + "; the checkpoint was written in " + saved_.precision +
            ".");
@@ -178,8 +183,30 @@ class Resume {
       return;
     }
     if (optimizer.dict == nullptr) return;
+    note_missing_moments(*optimizer.dict);
     then("optimizer_state_dict",
          optim::prepare_optimizer_state_dict(parts_.optimizer, *optimizer.dict));
+  }
+
+  // Legal, as for weights that no step has reached; but not what a run leaves behind. SGD keeps
+  // nothing where it has no momentum.
+  void note_missing_moments(const base::StateDict& optimizer) {
+    if (saved_.step == 0 || parts_.state.optimizer == "SGD") return;
+    size_t num_parameters = 0;
+    for (const auto& group : parts_.optimizer.param_groups()) {
+      num_parameters += group.params().size();
+    }
+    size_t num_states = 0;
+    const base::Value* state = optimizer.find("state");
+    if (state == nullptr || !state->is<base::StateDict>()) return;
+    for (const auto& entry : state->to_dict().entries()) {
+      const auto* of_one = std::get_if<base::StateDict>(&entry.value.storage());
+      num_states += of_one != nullptr && !of_one->empty();
+    }
+    if (num_states >= num_parameters) return;
+    note("The checkpoint's optimizer has no state for " +
+         std::to_string(num_parameters - num_states) + " of " + std::to_string(num_parameters) +
+         " parameters: it starts anew there.");
   }
 
   // After the optimizer, whose state brings another rate along.

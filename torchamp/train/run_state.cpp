@@ -47,9 +47,10 @@ struct Reader {
  private:
   static void read(const base::Value& saved, const char* key, int64_t& value) {
     const int64_t number = saved.to_int(key);
-    if (number < 0 && std::string(key) != "seed") {
+    constexpr int64_t kMost = int64_t{1} << 53;  // counters of a run, far from their end
+    if ((number < 0 || number > kMost) && std::string(key) != "seed") {
       throw base::CheckpointError("'" + std::string(key) + "' is " + std::to_string(number) +
-                                  ", 0 or more is expected");
+                                  ", 0 to 2^53 is expected");
     }
     value = number;
   }

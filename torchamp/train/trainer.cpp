@@ -437,11 +437,18 @@ void Trainer::Run::save_within_epoch() {
 }
 
 void Trainer::Run::load(const base::StateDict& dict) {
-  load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
+  const base::StateDict before = checkpoints ? checkpoints->state_dict() : base::StateDict();
   if (const base::Value* kept = dict.find("checkpoint_manager"); kept != nullptr && checkpoints) {
     checkpoints->load_state_dict(kept->to_dict("checkpoint_manager"));
   }
+  try {
+    load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
+  } catch (...) {
+    if (checkpoints) checkpoints->load_state_dict(before);
+    throw;
+  }
   if (makes_optimizer) apply_config(config, *parts.optimizer);
+  if (scaler.is_enabled()) scaler.set_growth_interval(config.growth_interval);
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
 }
 
