@@ -16,6 +16,8 @@
 #include "torchamp/base/state_dict.h"
 #include "torchamp/base/version.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
+#include "torchamp/checkpoint/safetensors.h"
 #include "torchamp/multi_tensor/cpu_kernels.h"
 #include "torchamp/ops/install.h"
 #include "torchamp/optim/adamw.h"
