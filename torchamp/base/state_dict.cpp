@@ -8,14 +8,13 @@
 #include <ATen/ops/item.h>
 
 #include "torchamp/base/one_line.h"
+#include "torchamp/base/words.h"
 
 namespace torchamp::base {
 namespace {
 
 [[noreturn]] void wrong_type(const std::string& who, const char* came, const char* accepted) {
-  const bool is_vowel = std::string_view("aeiou").find(came[0]) != std::string_view::npos;
-  throw CheckpointError("[state_dict] " + who + (is_vowel ? " is an " : " is a ") + came + "; " +
-                        accepted +
+  throw CheckpointError("[state_dict] " + who + " is " + with_article(came) + "; " + accepted +
                         " is accepted. Was the file written by another program or version?");
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "torchamp/base/state_dict.h"
+#include "torchamp/base/words.h"
 
 namespace torchamp::checkpoint {
 
@@ -51,11 +52,6 @@ std::string kind_text(const Node& node) {
   return "value";
 }
 
-std::string with_article(const std::string& noun) {
-  const bool is_vowel = std::string_view("aeiou").find(noun[0]) != std::string_view::npos;
-  return (is_vowel ? "an " : "a ") + noun;
-}
-
 void BuildContext::fail(const std::string& text) const {
   std::string where = "the file's value ";
   if (!path_.empty()) {
@@ -71,7 +67,7 @@ void BuildContext::fail_damaged(const std::string& text) const {
 }
 
 void BuildContext::fail_kind(const Node& node) const {
-  fail("is " + with_article(kind_text(node)) +
+  fail("is " + base::with_article(kind_text(node)) +
        "; None, bool, int, float, complex, str, bytes, list, tuple, set, dict, dtypes, devices, "
        "numpy's numbers and tensors are accepted. Convert it in Python before saving.");
 }

@@ -56,9 +56,6 @@ std::string dotted(std::string_view global);
 /// Python's name of what `node` stands for: int, collections.deque.
 std::string kind_text(const Node& node);
 
-/// "a dict", "an int".
-std::string with_article(const std::string& noun);
-
 /// Whether `node` is a call of `global`, "module\nname".
 inline bool is_call(const Node& node, std::string_view global) {
   return node.kind == Node::Kind::kCall && node.items[0]->text == global;

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "torchamp/checkpoint/build_context.h"
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
@@ -119,7 +119,8 @@ StateDict load(const std::filesystem::path& path, const LoadOptions& options) {
   Value value = load_value(path, options);
   if (!value.is<StateDict>()) {
     throw CheckpointError(std::string("[") + kLoad + "] '" + path.string() +
-                          "' cannot be read: the file holds " + with_article(value.type_name()) +
+                          "' cannot be read: the file holds " +
+                          base::with_article(value.type_name()) +
                           "; a dict is expected. Save {'name': value} in Python.");
   }
   return value.to_dict();

@@ -11,6 +11,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Half.h>
 
+#include "torchamp/base/words.h"
+
 namespace torchamp::checkpoint {
 namespace {
 
@@ -80,7 +82,7 @@ std::string bytes_of(BuildContext& context, const Node& node, const char* what) 
         std::string(what) +
         " something other than a latin1 str and how to encode it, as Python writes bytes");
   }
-  context.fail_damaged(std::string(what) + " " + with_article(kind_text(node)) +
+  context.fail_damaged(std::string(what) + " " + base::with_article(kind_text(node)) +
                        "; bytes are expected");
 }
 
@@ -110,7 +112,7 @@ Dtype dtype_of(BuildContext& context, const Node& node) {
   const bool is_dtype = is_call(node, "numpy\ndtype") && !arguments_of(node).empty() &&
                         arguments_of(node)[0]->kind == Kind::kString;
   if (!is_dtype) {
-    context.fail("is a numpy value whose dtype is " + with_article(kind_text(node)) +
+    context.fail("is a numpy value whose dtype is " + base::with_article(kind_text(node)) +
                  "; numpy.dtype of a name is accepted. Convert it to a tensor before saving.");
   }
   const std::string_view name = arguments_of(node)[0]->text;

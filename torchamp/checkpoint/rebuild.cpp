@@ -9,6 +9,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/build_context.h"
 #include "torchamp/checkpoint/dtype.h"
 #include "torchamp/checkpoint/numpy.h"
@@ -88,12 +89,12 @@ class Rebuilder {
       return node.kind == Kind::kList || node.kind == Kind::kTuple;
     };
     if (!is_sequence(pairs)) {
-      context_.fail_damaged("are " + with_article(kind_text(pairs)) +
+      context_.fail_damaged("are " + base::with_article(kind_text(pairs)) +
                             "; a dict or a list of pairs is expected");
     }
     for (const Node* pair : pairs.items) {
       if (!is_sequence(*pair) || pair->items.size() != 2) {
-        context_.fail_damaged("hold " + with_article(kind_text(*pair)) +
+        context_.fail_damaged("hold " + base::with_article(kind_text(*pair)) +
                               " that is no pair of a key and a value");
       }
       set(result, *pair->items[0], *pair->items[1]);
@@ -115,7 +116,7 @@ class Rebuilder {
       if (held.is<int64_t>()) return held.to_int();
       if (held.is<std::string>()) return held.to_string();
     }
-    context_.fail("has a key that is " + with_article(kind_text(node)) +
+    context_.fail("has a key that is " + base::with_article(kind_text(node)) +
                   "; str and int keys are accepted. Convert it in Python before saving.");
   }
 

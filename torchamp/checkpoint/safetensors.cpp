@@ -15,6 +15,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/atomic_file.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
@@ -105,8 +106,6 @@ auto reading(const char* caller, const std::filesystem::path& path, Read read) {
   }
 }
 
-std::string a(std::string_view type) { return (type == "int" ? "an " : "a ") + std::string(type); }
-
 // A tensor to write, and what the header says of it.
 struct Item {
   safetensors::Tensor entry;
@@ -119,7 +118,7 @@ class Plan {
       : who_("[checkpoint::save_safetensors] '" + path.string() + "' was not written: ") {
     for (const auto& [key, value] : metadata.entries()) {
       if (!std::holds_alternative<std::string>(key) || !value.is<std::string>()) {
-        fail("metadata " + base::to_string(key) + " is " + a(value.type_name()) +
+        fail("metadata " + base::to_string(key) + " is " + base::with_article(value.type_name()) +
              "; a str under a str is accepted.");
       }
     }
@@ -183,7 +182,7 @@ class Plan {
            "such.");
     }
     if (!value.is<at::Tensor>()) {
-      fail(entry + " is " + a(value.type_name()) +
+      fail(entry + " is " + base::with_article(value.type_name()) +
            "; tensors alone are accepted. Take it out, or save a .pt file.");
     }
     const at::Tensor& tensor = std::get<at::Tensor>(value.storage());

@@ -18,6 +18,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include "torchamp/base/words.h"
 #include "torchamp/optim/fused_optimizer.h"
 #include "torchamp/optim/lamb.h"
 #include "torchamp/optim/sgd.h"
@@ -550,7 +551,7 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& dict) {
   const size_t count = loading.differences.count();
   base::take_over(loading,
                   "[load_optimizer_state_dict] the state does not fit this optimizer (" +
-                      std::to_string(count) + (count == 1 ? " difference): " : " differences): "),
+                      base::counted(count, "difference") + "): ",
                   std::string(". Was it saved by another optimizer than ") +
                       codec_of(optimizer, "load_optimizer_state_dict").name() +
                       ", or for another model?");
