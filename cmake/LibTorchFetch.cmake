@@ -1,6 +1,6 @@
-# Fetches LibTorch as the pip wheel of torch, into <source>/.deps/libtorch-<version>[-cuda], once. pip itself runs, so its
-# configuration, proxies and indexes hold. Nothing is left half done: the work happens in a folder of its own, which gets
-# its final name at the end.
+# Fetches LibTorch as the pip wheel of torch, into <source>/.deps/libtorch-<version>[-cuda], once; where .deps has a Python
+# PyTorch of that version (tools/setup.sh), its LibTorch serves. pip itself runs, so its configuration, proxies and indexes
+# hold. Nothing is left half done: the work happens in a folder of its own, which gets its final name at the end.
 set(TORCHAMP_LIBTORCH_VERSION 2.15.0 CACHE STRING "The LibTorch to fetch when none is found")
 set(TORCHAMP_DEPS_DIR "${CMAKE_CURRENT_LIST_DIR}/../.deps" CACHE PATH "Where fetched dependencies are kept")
 mark_as_advanced(TORCHAMP_LIBTORCH_VERSION TORCHAMP_DEPS_DIR)
@@ -41,6 +41,19 @@ function(torchamp_fetch_libtorch out_folder out_problem)
   set(home "${deps}/${name}")
   set(${out_folder} "${home}/torch" PARENT_SCOPE)
   set(${out_problem} "" PARENT_SCOPE)
+
+  # That Python's wheel is the same one, with its CUDA libraries.
+  set(python "${deps}/python-${version}")
+  if(EXISTS "${python}/complete" AND NOT EXISTS "${home}/complete")
+    file(GLOB of_python "${python}/lib/python3*/site-packages/torch")
+    if(of_python)
+      _libtorch_problem("${of_python}" problem _)
+      if(NOT problem)
+        set(${out_folder} "${of_python}" PARENT_SCOPE)
+        return()
+      endif()
+    endif()
+  endif()
 
   file(MAKE_DIRECTORY "${deps}")
   file(LOCK "${deps}" DIRECTORY GUARD FUNCTION TIMEOUT 1800 RESULT_VARIABLE lock)
