@@ -14,6 +14,7 @@
 #include "torchamp/ops/channel_rows.h"
 #include "torchamp/ops/channel_vector.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/optional_tensor.h"
 
 namespace torchamp::ops::detail {
 namespace {

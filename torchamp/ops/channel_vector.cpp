@@ -5,6 +5,8 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include "torchamp/ops/optional_tensor.h"
+
 namespace torchamp::ops::detail {
 namespace {
 

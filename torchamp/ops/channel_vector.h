@@ -11,10 +11,6 @@
 
 namespace torchamp::ops::detail {
 
-inline bool is_given(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 /// A dense CPU vector of Float, BFloat16 or Half, a number for each channel.
 bool is_channel_vector(const at::Tensor& tensor, int64_t channels);
 

@@ -15,6 +15,7 @@
 #include "torchamp/kernels/convert.h"
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
 
 // N rows, C classes
@@ -34,11 +35,6 @@ struct Constants {
   at::Tensor target_N;
   at::Tensor weight_C;  // float32, or undefined
 };
-
-// float32 numbers, or null where the tensor is undefined.
-const float* numbers_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
-}
 
 double number_at(const at::Tensor& x_NC, int64_t row, int64_t column) {
   const int64_t index = row * x_NC.stride(0) + column;
@@ -230,9 +226,8 @@ bool is_taken(const at::Tensor& x, const at::Tensor& target,
       target.size(0) != x.size(0) || !target.is_contiguous()) {
     return false;
   }
-  if (weight.has_value() && weight->defined() &&
-      (!is_plain_float(*weight) || weight->dim() != 1 || weight->size(0) != x.size(1) ||
-       weight->requires_grad())) {
+  if (is_given(weight) && (!is_plain_float(*weight) || weight->dim() != 1 ||
+                           weight->size(0) != x.size(1) || weight->requires_grad())) {
     return false;
   }
   const std::optional<int64_t> ignored = ignore_index.maybe_as_int();
@@ -245,10 +240,8 @@ at::Tensor compute(const at::Tensor& x, const at::Tensor& target,
                    const std::optional<at::Tensor>& weight, int64_t reduction,
                    const c10::SymInt& ignore_index, double label_smoothing,
                    at::ScalarType loss_dtype) {
-  const at::Tensor weight_C =
-      weight.has_value() && weight->defined() ? weight->to(at::kFloat).contiguous() : at::Tensor();
   return CrossEntropy::apply(
-      x, Constants{target, weight_C},
+      x, Constants{target, in_float(weight)},
       Settings{reduction, *ignore_index.maybe_as_int(), label_smoothing, loss_dtype});
 }
 
@@ -268,8 +261,7 @@ at::Tensor CrossEntropyLoss::call(c10::DispatchKeySet keys, const at::Tensor& se
                                   const at::Tensor& target, const std::optional<at::Tensor>& weight,
                                   int64_t reduction, c10::SymInt ignore_index,
                                   double label_smoothing) {
-  const bool has_other_weight =
-      weight.has_value() && weight->defined() && weight->scalar_type() != self.scalar_type();
+  const bool has_other_weight = is_given(weight) && weight->scalar_type() != self.scalar_type();
   if (has_other_weight ||
       !is_taken(self, target, weight, reduction, ignore_index, label_smoothing)) {
     return compute_before<CrossEntropyLoss>(keys, self, target, weight, reduction,

@@ -16,6 +16,7 @@
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
 
 // N images, G groups, C channels of an image
@@ -43,8 +44,6 @@ std::optional<Shape> shape_of(const at::Tensor& x, const c10::SymInt& N, const c
   return shape;
 }
 
-bool is_absent(const Optional& tensor) { return !tensor.has_value() || !tensor->defined(); }
-
 bool is_of_channels(const at::Tensor& tensor, int64_t count) {
   return is_plain(tensor) && tensor.is_contiguous() && tensor.numel() == count &&
          (tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kFloat);
@@ -52,14 +51,7 @@ bool is_of_channels(const at::Tensor& tensor, int64_t count) {
 
 // Absent, or a number for each channel, in float16 or float32.
 bool is_parameter(const Optional& tensor, int64_t C) {
-  return is_absent(tensor) || is_of_channels(*tensor, C);
-}
-
-at::Tensor in_float(const Optional& tensor) {
-  return is_absent(tensor) ? at::Tensor() : to_float(*tensor);
-}
-const float* numbers_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
+  return !is_given(tensor) || is_of_channels(*tensor, C);
 }
 
 struct NativeGroupNorm {
@@ -70,7 +62,7 @@ struct NativeGroupNorm {
                     const Optional& bias, c10::SymInt N, c10::SymInt C, c10::SymInt pixels,
                     int64_t G, double eps) {
     const std::optional<Shape> shape = shape_of(x, N, C, pixels, G);
-    const bool has_both = !is_absent(weight) && !is_absent(bias);
+    const bool has_both = is_given(weight) && is_given(bias);
     const bool is_ours = shape.has_value() && is_parameter(weight, shape->C) &&
                          is_parameter(bias, shape->C) &&
                          (!has_both || weight->scalar_type() == bias->scalar_type());
@@ -79,9 +71,9 @@ struct NativeGroupNorm {
                         eps);
     }
     // Of the parameters' dtype, as LibTorch has them.
-    const at::ScalarType dtype = !is_absent(weight) ? weight->scalar_type()
-                                 : !is_absent(bias) ? bias->scalar_type()
-                                                    : at::kHalf;
+    const at::ScalarType dtype = is_given(weight) ? weight->scalar_type()
+                                 : is_given(bias) ? bias->scalar_type()
+                                                  : at::kHalf;
     const auto options = x.options().dtype(at::kFloat);
     const at::Tensor mean = at::empty({shape->N, G}, options);
     const at::Tensor rstd = at::empty({shape->N, G}, options);
@@ -134,7 +126,7 @@ struct NativeGroupNormBackward {
     const bool is_ours = shape.has_value() && shape_of(grad, N, C, pixels, G).has_value() &&
                          is_parameter(weight, shape->C) && is_of_channels(mean, shape->N * G) &&
                          is_of_channels(rstd, shape->N * G) &&
-                         (!is_absent(weight) || !(wanted[1] || wanted[2]));
+                         (is_given(weight) || !(wanted[1] || wanted[2]));
     if (!is_ours) {
       return Half::call(keys, grad, x, mean, rstd, weight, std::move(N), std::move(C),
                         std::move(pixels), G, wanted);

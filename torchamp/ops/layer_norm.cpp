@@ -15,6 +15,7 @@
 
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
 
 // N rows, C columns
@@ -47,11 +48,9 @@ std::optional<Shape> shape_of(const at::Tensor& input, c10::SymIntArrayRef norma
   return Shape{input.numel() / C, C};
 }
 
-bool is_absent(const Optional& tensor) { return !tensor.has_value() || !tensor->defined(); }
-
 // A weight or bias of C numbers, absent or of `dtype`.
 bool is_parameter(const Optional& tensor, at::ScalarType dtype, int64_t C) {
-  return is_absent(tensor) || (is_plain_float(*tensor) && tensor->scalar_type() == dtype &&
+  return !is_given(tensor) || (is_plain_float(*tensor) && tensor->scalar_type() == dtype &&
                                tensor->numel() == C && tensor->is_contiguous());
 }
 
@@ -59,21 +58,13 @@ bool is_parameter(const Optional& tensor, at::ScalarType dtype, int64_t C) {
 std::optional<at::ScalarType> parameter_dtype(const at::Tensor& input, const Optional& weight,
                                               const Optional& bias) {
   at::ScalarType dtype = input.scalar_type();
-  if (!is_absent(weight)) {
+  if (is_given(weight)) {
     dtype = weight->scalar_type();
-  } else if (!is_absent(bias)) {
+  } else if (is_given(bias)) {
     dtype = bias->scalar_type();
   }
   if (dtype != at::kFloat && dtype != input.scalar_type()) return std::nullopt;
   return dtype;
-}
-
-at::Tensor in_float(const Optional& tensor) {
-  return is_absent(tensor) ? at::Tensor() : tensor->to(at::kFloat).contiguous();
-}
-
-const float* numbers_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
 struct NativeLayerNorm {
@@ -183,8 +174,8 @@ struct NativeLayerNormBackward {
            grad_out.scalar_type() == input.scalar_type() && grad_out.sizes() == input.sizes() &&
            is_plain_float(mean) && mean.numel() == shape.N && is_plain_float(rstd) &&
            rstd.numel() == shape.N && is_parameter(weight, *dtype, shape.C) &&
-           is_parameter(bias, *dtype, shape.C) && !(output_mask[1] && is_absent(weight)) &&
-           !(output_mask[2] && is_absent(bias));
+           is_parameter(bias, *dtype, shape.C) && (!output_mask[1] || is_given(weight)) &&
+           (!output_mask[2] || is_given(bias));
   }
 
   static Three compute(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,

@@ -20,6 +20,7 @@
 
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
 
 namespace torchamp::ops::detail {
@@ -54,13 +55,12 @@ struct NllLoss2d {
  private:
   static bool takes(const at::Tensor& x, const at::Tensor& target, const Optional& weight,
                     int64_t reduction) {
-    const bool has_weight = weight.has_value() && weight->defined();
     return is_half(x) && x.dim() == 4 && x.numel() > 0 && is_plain(target) && target.dim() == 3 &&
            target.scalar_type() == at::kLong && target.is_contiguous() &&
            target.size(0) == x.size(0) && target.size(1) == x.size(2) &&
            target.size(2) == x.size(3) &&
-           (!has_weight || (is_half(*weight) && weight->dim() == 1 && weight->is_contiguous() &&
-                            weight->numel() == x.size(1))) &&
+           (!is_given(weight) || (is_half(*weight) && weight->dim() == 1 &&
+                                  weight->is_contiguous() && weight->numel() == x.size(1))) &&
            (reduction == at::Reduction::None || reduction == at::Reduction::Mean ||
             reduction == at::Reduction::Sum);
   }
@@ -76,8 +76,7 @@ struct NllLoss2d {
     const bool keeps_all = reduction == at::Reduction::None;
     const auto* from = x.const_data_ptr<c10::Half>();
     const auto* labels = target.const_data_ptr<int64_t>();
-    const auto* weights =
-        weight.has_value() && weight->defined() ? weight->const_data_ptr<c10::Half>() : nullptr;
+    const auto* weights = is_given(weight) ? weight->const_data_ptr<c10::Half>() : nullptr;
     const int64_t N = x.size(0), C = x.size(1), H = x.size(2), W = x.size(3);
     at::Tensor losses;
     if (keeps_all) losses = at::empty({N, H, W}, x.options());
@@ -142,7 +141,7 @@ struct EmbeddingBag {
     constexpr int64_t kMax = 2;
     const bool is_ours = mode == kMax && is_half(weight) && weight.dim() == 2 &&
                          is_plain(indices) && indices.dim() == 1 && indices.numel() > 0 &&
-                         !(per_sample_weights.has_value() && per_sample_weights->defined());
+                         !is_given(per_sample_weights);
     if (!is_ours) return run(weight, indices);
     const KernelsOnly kernels_only;
     if (weight.size(0) <= indices.numel()) {
