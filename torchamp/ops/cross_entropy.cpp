@@ -5,7 +5,6 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -14,6 +13,7 @@
 
 #include "torchamp/kernels/convert.h"
 #include "torchamp/kernels/cpu/table.h"
+#include "torchamp/ops/loss_reduction.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
@@ -231,9 +231,8 @@ bool is_taken(const at::Tensor& x, const at::Tensor& target,
     return false;
   }
   const std::optional<int64_t> ignored = ignore_index.maybe_as_int();
-  return ignored.has_value() && reduction >= at::Reduction::None &&
-         reduction <= at::Reduction::Sum && label_smoothing >= 0.0 && label_smoothing <= 1.0 &&
-         are_targets_in_range(target, x.size(1), *ignored);
+  return ignored.has_value() && is_reduction(reduction) && label_smoothing >= 0.0 &&
+         label_smoothing <= 1.0 && are_targets_in_range(target, x.size(1), *ignored);
 }
 
 at::Tensor compute(const at::Tensor& x, const at::Tensor& target,

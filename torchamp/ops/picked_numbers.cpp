@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_embedding_bag_forward_only_ops.h>
 #include <ATen/ops/_embedding_bag_ops.h>
@@ -19,6 +18,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "torchamp/ops/half_op.h"
+#include "torchamp/ops/loss_reduction.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/optional_tensor.h"
 #include "torchamp/ops/rows.h"
@@ -61,8 +61,7 @@ struct NllLoss2d {
            target.size(2) == x.size(3) &&
            (!is_given(weight) || (is_half(*weight) && weight->dim() == 1 &&
                                   weight->is_contiguous() && weight->numel() == x.size(1))) &&
-           (reduction == at::Reduction::None || reduction == at::Reduction::Mean ||
-            reduction == at::Reduction::Sum);
+           is_reduction(reduction);
   }
 
   struct Sums {

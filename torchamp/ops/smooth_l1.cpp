@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -18,6 +17,7 @@
 
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/half_op.h"
+#include "torchamp/ops/loss_reduction.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/rows.h"
 
@@ -31,11 +31,6 @@ bool are_alike(const at::Tensor& x, const at::Tensor& y) {
   return is_plain(x) && is_plain(y) && x.scalar_type() == at::kHalf &&
          y.scalar_type() == at::kHalf && x.numel() > 0 && x.is_non_overlapping_and_dense() &&
          x.sizes() == y.sizes() && x.strides() == y.strides();
-}
-
-bool is_reduction(int64_t reduction) {
-  return reduction == at::Reduction::None || reduction == at::Reduction::Mean ||
-         reduction == at::Reduction::Sum;
 }
 
 kernels::SmoothL1Loss loss_of(const at::Tensor& x, const at::Tensor& y, double beta,
