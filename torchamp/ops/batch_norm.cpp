@@ -120,12 +120,11 @@ struct BatchNormBackward {
 
 }  // namespace
 
-void add_batch_norm(std::vector<OpKernel>& table) {
+void add_batch_norm(OpTable& table) {
   namespace op = at::_ops;
-  table.push_back(op_kernel<op::native_batch_norm, BatchNorm>(
-      kImageDtypes, "reads the input three times", false));
-  table.push_back(op_kernel<op::native_batch_norm_backward, BatchNormBackward>(
-      kImageDtypes, "takes two to three times as long", false));
+  table.add<op::native_batch_norm, BatchNorm>(kImageDtypes, "reads the input three times");
+  table.add<op::native_batch_norm_backward, BatchNormBackward>(kImageDtypes,
+                                                               "takes two to three times as long");
 }
 
 }  // namespace torchamp::ops::detail

@@ -85,11 +85,9 @@ constexpr const char* kReason = "one exponential a number, and one rounding";
 
 }  // namespace
 
-void add_gelu(std::vector<OpKernel>& table) {
-  table.push_back(
-      op_kernel<at::_ops::gelu, Gelu>("float32; tanh also bfloat16, float16", kReason, false));
-  table.push_back(op_kernel<at::_ops::gelu_backward, GeluBackward>(
-      "float32; tanh also bfloat16, float16", kReason, false));
+void add_gelu(OpTable& table) {
+  table.add<at::_ops::gelu, Gelu>("float32; tanh also bfloat16, float16", kReason);
+  table.add<at::_ops::gelu_backward, GeluBackward>("float32; tanh also bfloat16, float16", kReason);
 }
 
 }  // namespace torchamp::ops::detail

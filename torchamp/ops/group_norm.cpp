@@ -165,13 +165,10 @@ constexpr const char* kReason = "fp16 is 2 to 8 times slower than fp32";
 
 }  // namespace
 
-void add_group_norm(std::vector<OpKernel>& table) {
+void add_group_norm(OpTable& table) {
   namespace op = at::_ops;
-  constexpr bool kIsForCpusWithoutFp16 = false;
-  table.push_back(
-      op_kernel<op::native_group_norm, NativeGroupNorm>(kFloat16, kReason, kIsForCpusWithoutFp16));
-  table.push_back(op_kernel<op::native_group_norm_backward, NativeGroupNormBackward>(
-      kFloat16, kReason, kIsForCpusWithoutFp16));
+  table.add<op::native_group_norm, NativeGroupNorm>(kFloat16, kReason);
+  table.add<op::native_group_norm_backward, NativeGroupNormBackward>(kFloat16, kReason);
 }
 
 }  // namespace torchamp::ops::detail

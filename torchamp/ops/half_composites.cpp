@@ -101,29 +101,31 @@ struct MaxPool1d {
   }
 };
 
+constexpr OpTraits kComposite{.is_composite = true};
+constexpr OpTraits kCompositeForNoFp16{.is_for_cpus_without_fp16 = true, .is_composite = true};
 constexpr const char* kRecurrent = "widens the weights at each time step, 1.4 to 3.4 times slower";
 constexpr const char* kMeanLoss = "LibTorch has no fp16 kernel for the mean of losses";
 constexpr const char* kPooling = "fp16 is 5 times slower than fp32 without gradients";
 
 }  // namespace
 
-void add_half_composites(std::vector<OpKernel>& table) {
+void add_half_composites(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason, bool for_no_fp16 = true) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, for_no_fp16));
-    table.back().is_composite = true;
-  };
-  add.operator()<op::lstm_input, HalfWhole<op::lstm_input>>(kRecurrent);
-  add.operator()<op::lstm_data, HalfWhole<op::lstm_data>>(kRecurrent);
-  add.operator()<op::gru_input, HalfWhole<op::gru_input>>(kRecurrent);
-  add.operator()<op::gru_data, HalfWhole<op::gru_data>>(kRecurrent);
-  add.operator()<op::rnn_tanh_input, HalfWhole<op::rnn_tanh_input>>(kRecurrent);
-  add.operator()<op::rnn_tanh_data, HalfWhole<op::rnn_tanh_data>>(kRecurrent);
-  add.operator()<op::rnn_relu_input, HalfWhole<op::rnn_relu_input>>(kRecurrent);
-  add.operator()<op::rnn_relu_data, HalfWhole<op::rnn_relu_data>>(kRecurrent);
-  add.operator()<op::ctc_loss_IntList, HalfWhole<op::ctc_loss_IntList>>(kMeanLoss, false);
-  add.operator()<op::ctc_loss_Tensor, HalfWhole<op::ctc_loss_Tensor>>(kMeanLoss, false);
-  add.operator()<op::max_pool1d, MaxPool1d>(kPooling, false);
+  table.add<op::lstm_input, HalfWhole<op::lstm_input>>(kFloat16, kRecurrent, kCompositeForNoFp16);
+  table.add<op::lstm_data, HalfWhole<op::lstm_data>>(kFloat16, kRecurrent, kCompositeForNoFp16);
+  table.add<op::gru_input, HalfWhole<op::gru_input>>(kFloat16, kRecurrent, kCompositeForNoFp16);
+  table.add<op::gru_data, HalfWhole<op::gru_data>>(kFloat16, kRecurrent, kCompositeForNoFp16);
+  table.add<op::rnn_tanh_input, HalfWhole<op::rnn_tanh_input>>(kFloat16, kRecurrent,
+                                                               kCompositeForNoFp16);
+  table.add<op::rnn_tanh_data, HalfWhole<op::rnn_tanh_data>>(kFloat16, kRecurrent,
+                                                             kCompositeForNoFp16);
+  table.add<op::rnn_relu_input, HalfWhole<op::rnn_relu_input>>(kFloat16, kRecurrent,
+                                                               kCompositeForNoFp16);
+  table.add<op::rnn_relu_data, HalfWhole<op::rnn_relu_data>>(kFloat16, kRecurrent,
+                                                             kCompositeForNoFp16);
+  table.add<op::ctc_loss_IntList, HalfWhole<op::ctc_loss_IntList>>(kFloat16, kMeanLoss, kComposite);
+  table.add<op::ctc_loss_Tensor, HalfWhole<op::ctc_loss_Tensor>>(kFloat16, kMeanLoss, kComposite);
+  table.add<op::max_pool1d, MaxPool1d>(kFloat16, kPooling, kComposite);
 }
 
 }  // namespace torchamp::ops::detail

@@ -87,22 +87,19 @@ constexpr const char* kSlow = "fp16 is 1.3 to 4 times slower than fp32";
 
 }  // namespace
 
-void add_half_elements(std::vector<OpKernel>& table) {
+void add_half_elements(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::rrelu_with_noise, Rrelu>(kAbsent);
-  add.operator()<op::rrelu_with_noise_, RreluInPlace>(kAbsent);
-  add.operator()<op::pow_Tensor_Scalar, Power>(kPower);
-  add.operator()<op::pow__Scalar, HalfOp<op::pow__Scalar>>(kPower);
-  add.operator()<op::erfinv, HalfPointwise<op::erfinv>>(kErfinv);
-  add.operator()<op::logit, HalfPointwise<op::logit>>(kSlow);
-  add.operator()<op::logit_backward, HalfPointwise<op::logit_backward>>(kSlow);
-  add.operator()<op::xlogy_Tensor, HalfPointwise<op::xlogy_Tensor>>(kSlow);
-  add.operator()<op::mish_backward, HalfPointwise<op::mish_backward>>(kSlow);
-  add.operator()<op::_prelu_kernel_backward, HalfOp<op::_prelu_kernel_backward>>(kSlow);
-  add.operator()<op::flip, Flip>("fp16 is 4 times slower than fp32");
+  table.add<op::rrelu_with_noise, Rrelu>(kFloat16, kAbsent);
+  table.add<op::rrelu_with_noise_, RreluInPlace>(kFloat16, kAbsent);
+  table.add<op::pow_Tensor_Scalar, Power>(kFloat16, kPower);
+  add_half_op<op::pow__Scalar>(table, kPower);
+  table.add<op::erfinv, HalfPointwise<op::erfinv>>(kFloat16, kErfinv);
+  table.add<op::logit, HalfPointwise<op::logit>>(kFloat16, kSlow);
+  table.add<op::logit_backward, HalfPointwise<op::logit_backward>>(kFloat16, kSlow);
+  table.add<op::xlogy_Tensor, HalfPointwise<op::xlogy_Tensor>>(kFloat16, kSlow);
+  table.add<op::mish_backward, HalfPointwise<op::mish_backward>>(kFloat16, kSlow);
+  add_half_op<op::_prelu_kernel_backward>(table, kSlow);
+  table.add<op::flip, Flip>(kFloat16, "fp16 is 4 times slower than fp32");
 }
 
 }  // namespace torchamp::ops::detail

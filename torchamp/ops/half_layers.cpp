@@ -21,20 +21,16 @@ constexpr const char* kCol2im = "rounds the running sum to fp16, and is 6 times 
 
 }  // namespace
 
-void add_half_layers(std::vector<OpKernel>& table) {
+void add_half_layers(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op>(const char* reason) {
-    table.push_back(
-        op_kernel<Op, HalfOp<Op>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::avg_pool3d>(kPooling);
-  add.operator()<op::avg_pool3d_out>(kPooling);
-  add.operator()<op::avg_pool3d_backward>(kPooling);
-  add.operator()<op::avg_pool3d_backward_grad_input>(kPooling);
-  add.operator()<op::_adaptive_avg_pool2d_backward>(kAdaptive2d);
-  add.operator()<op::_adaptive_avg_pool3d>(kAdaptive);
-  add.operator()<op::_adaptive_avg_pool3d_backward>(kAdaptive);
-  add.operator()<op::col2im>(kCol2im);
+  add_half_op<op::avg_pool3d>(table, kPooling);
+  add_half_op<op::avg_pool3d_out>(table, kPooling);
+  add_half_op<op::avg_pool3d_backward>(table, kPooling);
+  add_half_op<op::avg_pool3d_backward_grad_input>(table, kPooling);
+  add_half_op<op::_adaptive_avg_pool2d_backward>(table, kAdaptive2d);
+  add_half_op<op::_adaptive_avg_pool3d>(table, kAdaptive);
+  add_half_op<op::_adaptive_avg_pool3d_backward>(table, kAdaptive);
+  add_half_op<op::col2im>(table, kCol2im);
 }
 
 }  // namespace torchamp::ops::detail

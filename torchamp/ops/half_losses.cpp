@@ -23,27 +23,23 @@ constexpr const char* kSlow = "fp16 is 8 times slower than fp32";
 
 }  // namespace
 
-void add_half_losses(std::vector<OpKernel>& table) {
+void add_half_losses(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason) {
-    table.push_back(
-        op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
   // CTC's table of log probabilities stays float32 from the forward to the backward pass.
   constexpr HalfOpRule kKeepsTable{.float_outputs = 0b10};
   constexpr HalfOpRule kTakesTable{.allows_float = true};
-  add.operator()<op::_ctc_loss, kKeepsTable>(kAbsent);
-  add.operator()<op::_ctc_loss_Tensor, kKeepsTable>(kAbsent);
-  add.operator()<op::_ctc_loss_backward, kTakesTable>(kAbsent);
-  add.operator()<op::_ctc_loss_backward_Tensor, kTakesTable>(kAbsent);
-  add.operator()<op::_pdist_forward>(kAbsent);
-  add.operator()<op::_pdist_backward>(kAbsent);
-  add.operator()<op::multi_margin_loss>(kAbsent);
-  add.operator()<op::multi_margin_loss_backward>(kAbsent);
-  add.operator()<op::multilabel_margin_loss_forward>(kAbsent);
-  add.operator()<op::multilabel_margin_loss_backward>(kAbsent);
-  add.operator()<op::binary_cross_entropy>(kSlow);
-  add.operator()<op::binary_cross_entropy_backward>(kSlow);
+  add_half_op<op::_ctc_loss, kKeepsTable>(table, kAbsent);
+  add_half_op<op::_ctc_loss_Tensor, kKeepsTable>(table, kAbsent);
+  add_half_op<op::_ctc_loss_backward, kTakesTable>(table, kAbsent);
+  add_half_op<op::_ctc_loss_backward_Tensor, kTakesTable>(table, kAbsent);
+  add_half_op<op::_pdist_forward>(table, kAbsent);
+  add_half_op<op::_pdist_backward>(table, kAbsent);
+  add_half_op<op::multi_margin_loss>(table, kAbsent);
+  add_half_op<op::multi_margin_loss_backward>(table, kAbsent);
+  add_half_op<op::multilabel_margin_loss_forward>(table, kAbsent);
+  add_half_op<op::multilabel_margin_loss_backward>(table, kAbsent);
+  add_half_op<op::binary_cross_entropy>(table, kSlow);
+  add_half_op<op::binary_cross_entropy_backward>(table, kSlow);
 }
 
 }  // namespace torchamp::ops::detail

@@ -36,31 +36,27 @@ constexpr const char* kAbsent = "LibTorch has no fp16 kernel";
 
 }  // namespace
 
-void add_half_more_layers(std::vector<OpKernel>& table) {
+void add_half_more_layers(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, HalfOpRule rule = HalfOpRule{}>(const char* reason) {
-    table.push_back(
-        op_kernel<Op, HalfOp<Op, rule>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::_adaptive_avg_pool2d>(kPooling);
-  add.operator()<op::adaptive_max_pool3d>(kPooling);
-  add.operator()<op::adaptive_max_pool3d_backward>(kPooling);
-  add.operator()<op::fractional_max_pool2d>(kPooling);
-  add.operator()<op::fractional_max_pool2d_backward>(kPooling);
-  add.operator()<op::fractional_max_pool3d>(kPooling);
-  add.operator()<op::fractional_max_pool3d_backward>(kPooling);
-  add.operator()<op::grid_sampler_2d>(kSampling);
-  add.operator()<op::grid_sampler_2d_backward>(kSampling);
-  add.operator()<op::grid_sampler_3d>(kSampling);
-  add.operator()<op::grid_sampler_3d_backward>(kSampling);
-  add.operator()<op::_embedding_bag_dense_backward>(kBag);
-  add.operator()<op::_cdist_forward>(kDistance);
-  add.operator()<op::_cdist_backward>(kDistance);
-  add.operator()<op::_euclidean_dist>(kDistance);
-  add.operator()<op::_upsample_bilinear2d_aa>(kAbsent);
-  add.operator()<op::_upsample_bilinear2d_aa_backward>(kAbsent);
-  add.operator()<op::_upsample_bicubic2d_aa>(kAbsent);
-  add.operator()<op::_upsample_bicubic2d_aa_backward>(kAbsent);
+  add_half_op<op::_adaptive_avg_pool2d>(table, kPooling);
+  add_half_op<op::adaptive_max_pool3d>(table, kPooling);
+  add_half_op<op::adaptive_max_pool3d_backward>(table, kPooling);
+  add_half_op<op::fractional_max_pool2d>(table, kPooling);
+  add_half_op<op::fractional_max_pool2d_backward>(table, kPooling);
+  add_half_op<op::fractional_max_pool3d>(table, kPooling);
+  add_half_op<op::fractional_max_pool3d_backward>(table, kPooling);
+  add_half_op<op::grid_sampler_2d>(table, kSampling);
+  add_half_op<op::grid_sampler_2d_backward>(table, kSampling);
+  add_half_op<op::grid_sampler_3d>(table, kSampling);
+  add_half_op<op::grid_sampler_3d_backward>(table, kSampling);
+  add_half_op<op::_embedding_bag_dense_backward>(table, kBag);
+  add_half_op<op::_cdist_forward>(table, kDistance);
+  add_half_op<op::_cdist_backward>(table, kDistance);
+  add_half_op<op::_euclidean_dist>(table, kDistance);
+  add_half_op<op::_upsample_bilinear2d_aa>(table, kAbsent);
+  add_half_op<op::_upsample_bilinear2d_aa_backward>(table, kAbsent);
+  add_half_op<op::_upsample_bicubic2d_aa>(table, kAbsent);
+  add_half_op<op::_upsample_bicubic2d_aa_backward>(table, kAbsent);
 }
 
 }  // namespace torchamp::ops::detail

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/widened_op.h"
 
 namespace torchamp::ops::detail {
@@ -39,5 +40,10 @@ struct HalfOp<Op, rule, Return(Args...)> {
     return Wide::compute(before, at::kHalf, keys, std::forward<Args>(args)...);
   }
 };
+
+template <class Op, HalfOpRule rule = HalfOpRule{}>
+void add_half_op(OpTable& table, const char* reason, OpTraits traits = {}) {
+  table.add<Op, HalfOp<Op, rule>>(kFloat16, reason, traits);
+}
 
 }  // namespace torchamp::ops::detail

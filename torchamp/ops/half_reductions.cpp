@@ -55,32 +55,29 @@ constexpr const char* kOrder = "fp16 is 1.6 to 3 times slower than fp32";
 
 }  // namespace
 
-void add_half_reductions(std::vector<OpKernel>& table) {
+void add_half_reductions(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::linalg_vector_norm, HalfReduction<op::linalg_vector_norm, Combine::kSameOp>>(
-      kNorm);
-  add.operator()<op::linalg_vector_norm_out, VectorNormOut>(kNorm);
-  add.operator()<op::mean_dim, HalfReduction<op::mean_dim, Combine::kMean>>(kMean);
-  add.operator()<op::amax, HalfReduction<op::amax, Combine::kSameOp>>(kExtreme);
-  add.operator()<op::amin, HalfReduction<op::amin, Combine::kSameOp>>(kExtreme);
-  add.operator()<op::argmax, HalfReduction<op::argmax>>(kIndex);
-  add.operator()<op::argmin, HalfReduction<op::argmin>>(kIndex);
-  add.operator()<op::var_correction, HalfReduction<op::var_correction>>(kVariance);
-  add.operator()<op::std_correction, HalfReduction<op::std_correction>>(kVariance);
-  add.operator()<op::var_mean_correction, HalfOp<op::var_mean_correction>>(kVariance);
-  add.operator()<op::std_mean_correction, HalfOp<op::std_mean_correction>>(kVariance);
-  add.operator()<op::prod_dim_int, HalfReduction<op::prod_dim_int>>(kProduct);
-  add.operator()<op::cummax, HalfOp<op::cummax>>(kRunning);
-  add.operator()<op::cummin, HalfOp<op::cummin>>(kRunning);
-  add.operator()<op::median_dim, HalfOp<op::median_dim>>(kOrder);
-  add.operator()<op::nanmedian_dim, HalfOp<op::nanmedian_dim>>(kOrder);
-  add.operator()<op::median, HalfOp<op::median>>(kOrder);
-  add.operator()<op::nanmedian, HalfOp<op::nanmedian>>(kOrder);
-  add.operator()<op::kthvalue, HalfOp<op::kthvalue>>(kOrder);
-  add.operator()<op::topk, HalfOp<op::topk>>(kOrder);
+  table.add<op::linalg_vector_norm, HalfReduction<op::linalg_vector_norm, Combine::kSameOp>>(
+      kFloat16, kNorm);
+  table.add<op::linalg_vector_norm_out, VectorNormOut>(kFloat16, kNorm);
+  table.add<op::mean_dim, HalfReduction<op::mean_dim, Combine::kMean>>(kFloat16, kMean);
+  table.add<op::amax, HalfReduction<op::amax, Combine::kSameOp>>(kFloat16, kExtreme);
+  table.add<op::amin, HalfReduction<op::amin, Combine::kSameOp>>(kFloat16, kExtreme);
+  table.add<op::argmax, HalfReduction<op::argmax>>(kFloat16, kIndex);
+  table.add<op::argmin, HalfReduction<op::argmin>>(kFloat16, kIndex);
+  table.add<op::var_correction, HalfReduction<op::var_correction>>(kFloat16, kVariance);
+  table.add<op::std_correction, HalfReduction<op::std_correction>>(kFloat16, kVariance);
+  add_half_op<op::var_mean_correction>(table, kVariance);
+  add_half_op<op::std_mean_correction>(table, kVariance);
+  table.add<op::prod_dim_int, HalfReduction<op::prod_dim_int>>(kFloat16, kProduct);
+  add_half_op<op::cummax>(table, kRunning);
+  add_half_op<op::cummin>(table, kRunning);
+  add_half_op<op::median_dim>(table, kOrder);
+  add_half_op<op::nanmedian_dim>(table, kOrder);
+  add_half_op<op::median>(table, kOrder);
+  add_half_op<op::nanmedian>(table, kOrder);
+  add_half_op<op::kthvalue>(table, kOrder);
+  add_half_op<op::topk>(table, kOrder);
 }
 
 }  // namespace torchamp::ops::detail

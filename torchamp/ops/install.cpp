@@ -44,7 +44,7 @@ struct Registry {
   bool is_installed = false;
 
   Registry() {
-    std::vector<detail::OpKernel> table;
+    detail::OpTable table;
     detail::add_matrix_products(table);
     detail::add_layers(table);
     detail::add_half_layers(table);
@@ -64,7 +64,7 @@ struct Registry {
     detail::add_layer_norm(table);
     detail::add_relu(table);
     detail::add_max_pool(table);
-    for (const detail::OpKernel& kernel : table) {
+    for (const detail::OpKernel& kernel : table.kernels()) {
       ops.push_back({kernel,
                      c10::Dispatcher::singleton().findSchema({kernel.name, kernel.overload_name}),
                      OpState::kLibTorch,
@@ -90,12 +90,12 @@ struct Registry {
       op.state = OpState::kNotInLibTorch;
       return;
     }
-    if (op.kernel.is_for_cpus_without_fp16 && detail::has_fp16_arithmetic() && !all) {
+    if (op.kernel.traits.is_for_cpus_without_fp16 && detail::has_fp16_arithmetic() && !all) {
       op.state = OpState::kNotNeeded;
       return;
     }
-    op.other = detail::others_kernel(*op.handle, op.kernel.key);
-    if (op.kernel.is_composite && op.handle->hasKernelForDispatchKey(kAbove)) {
+    op.other = detail::others_kernel(*op.handle, op.kernel.traits.key);
+    if (op.kernel.traits.is_composite && op.handle->hasKernelForDispatchKey(kAbove)) {
       op.other = "a kernel on AutogradCPU";
     }
     if (!op.other.empty()) op.state = OpState::kOthers;
@@ -103,13 +103,13 @@ struct Registry {
 
   static void put_on(Op& op) {
     if (op.state != OpState::kReplaced || !op.registrations.empty()) return;
-    op.kernel.before->take(*op.handle, op.kernel.key);
-    op.registrations.push_back(put_on(op, op.kernel.key));
-    if (op.kernel.is_composite) op.registrations.push_back(put_on(op, kAbove));
+    op.kernel.before->take(*op.handle, op.kernel.traits.key);
+    op.registrations.push_back(put_on(op, op.kernel.traits.key));
+    if (op.kernel.traits.is_composite) op.registrations.push_back(put_on(op, kAbove));
   }
 
   static bool is_covered(const Op& op) {
-    return detail::active_kernel(*op.handle, op.kernel.key).find(kOurs) == std::string::npos;
+    return detail::active_kernel(*op.handle, op.kernel.traits.key).find(kOurs) == std::string::npos;
   }
 
   static c10::RegistrationHandleRAII put_on(const Op& op, c10::DispatchKey key) {
@@ -121,7 +121,7 @@ struct Registry {
     detail::kernels_are_on = false;
     for (Op& op : ops) {
       const bool stays = !op.registrations.empty() &&
-                         op.kernel.key == c10::DispatchKey::AutocastCPU && is_covered(op);
+                         op.kernel.traits.key == c10::DispatchKey::AutocastCPU && is_covered(op);
       if (!stays) op.registrations.clear();
       op.state = op.handle.has_value() ? OpState::kLibTorch : OpState::kNotInLibTorch;
       op.other.clear();
@@ -221,13 +221,13 @@ std::vector<ReplacedOp> list() {
     ReplacedOp row;
     row.name = op.kernel.name;
     if (*op.kernel.overload_name != '\0') row.name += std::string(".") + op.kernel.overload_name;
-    if (op.kernel.key == c10::DispatchKey::AutocastCPU) row.name += " under autocast";
+    if (op.kernel.traits.key == c10::DispatchKey::AutocastCPU) row.name += " under autocast";
     row.dtypes = op.kernel.dtypes;
     row.reason = op.kernel.reason;
     row.state = op.state;
     row.other = op.other;
     if (all.is_installed && op.state == OpState::kReplaced) {
-      const std::string active = detail::active_kernel(*op.handle, op.kernel.key);
+      const std::string active = detail::active_kernel(*op.handle, op.kernel.traits.key);
       if (active.find(kOurs) == std::string::npos) {
         row.state = OpState::kCovered;
         row.other = active;

@@ -222,11 +222,10 @@ constexpr const char* kReason = "reads each row from memory once, and rounds onc
 
 }  // namespace
 
-void add_layer_norm(std::vector<OpKernel>& table) {
-  table.push_back(
-      op_kernel<at::_ops::native_layer_norm, NativeLayerNorm>(kFloat32And16Bits, kReason, false));
-  table.push_back(op_kernel<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>(
-      "bfloat16, float16", kReason, false));
+void add_layer_norm(OpTable& table) {
+  table.add<at::_ops::native_layer_norm, NativeLayerNorm>(kFloat32And16Bits, kReason);
+  table.add<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>("bfloat16, float16",
+                                                                           kReason);
 }
 
 }  // namespace torchamp::ops::detail

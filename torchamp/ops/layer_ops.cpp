@@ -92,18 +92,15 @@ struct AttentionBackward {
 
 }  // namespace
 
-void add_layers(std::vector<OpKernel>& table) {
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(k16Bit, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::convolution, ChosenConvolution<op::convolution, WidenedConvolution>>(
-      kConvolution);
-  add.operator()<op::convolution_backward,
-                 ChosenConvolution<op::convolution_backward, WidenedConvolutionBackward>>(
-      kConvolution);
-  add.operator()<op::_scaled_dot_product_flash_attention_for_cpu, Attention>(kAttention);
-  add.operator()<op::_scaled_dot_product_flash_attention_for_cpu_backward, AttentionBackward>(
-      kAttention);
+void add_layers(OpTable& table) {
+  table.add<op::convolution, ChosenConvolution<op::convolution, WidenedConvolution>>(k16Bit,
+                                                                                     kConvolution);
+  table.add<op::convolution_backward,
+            ChosenConvolution<op::convolution_backward, WidenedConvolutionBackward>>(k16Bit,
+                                                                                     kConvolution);
+  table.add<op::_scaled_dot_product_flash_attention_for_cpu, Attention>(k16Bit, kAttention);
+  table.add<op::_scaled_dot_product_flash_attention_for_cpu_backward, AttentionBackward>(
+      k16Bit, kAttention);
 }
 
 }  // namespace torchamp::ops::detail

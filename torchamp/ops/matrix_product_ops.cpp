@@ -218,39 +218,39 @@ constexpr const char* kSlowHalf = "fp16 is 12 to 65 times slower than fp32";
 constexpr const char* kSlowVector =
     "fp16 rounds the running sum at each step; bf16 is slower than fp32";
 constexpr const char* kRounds = "rounds the running sum to fp16, at each step";
+constexpr OpTraits kForNoFp16{.is_for_cpus_without_fp16 = true};
+
+template <class Op, class Kind>
+void add_product(OpTable& table) {
+  table.add<Op, SmallFirst<Op, Kind, ChosenOp<Op, Kind>>>(k16Bit, kSlow);
+}
+template <class Op, class Kind>
+void add_vector_product(OpTable& table) {
+  table.add<Op, SmallFirst<Op, Kind, HalfIfSlow<Op>>>(k16Bit, kSlowVector);
+}
 
 }  // namespace
 
-void add_matrix_products(std::vector<OpKernel>& table) {
+void add_matrix_products(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Small, class Rest>(const char* reason) {
-    table.push_back(op_kernel<Op, SmallFirst<Op, Small, Rest>>(k16Bit, reason,
-                                                               /*is_for_cpus_without_fp16=*/false));
-  };
-  const auto choose = [&add]<class Op, class Kind>() {
-    add.template operator()<Op, Kind, ChosenOp<Op, Kind>>(kSlow);
-  };
-  choose.operator()<op::mm, Product<2>>();
-  choose.operator()<op::addmm, AddedProduct<2>>();
-  choose.operator()<op::addmm_, AddedProductInPlace<2>>();
-  choose.operator()<op::bmm, Product<3>>();
-  choose.operator()<op::baddbmm, AddedProduct<3>>();
-  choose.operator()<op::baddbmm_, AddedProductInPlace<3>>();
-  const auto widen = [&table]<class Op>(const char* reason) {
-    table.push_back(op_kernel<Op, HalfOp<Op>>(kFloat16, reason, /*is_for_cpus_without_fp16=*/true));
-  };
-  widen.operator()<op::mm_out>(kSlowHalf);
-  widen.operator()<op::addmm_out>(kSlowHalf);
-  widen.operator()<op::_addmm_activation>(kSlowHalf);
-  widen.operator()<op::_addmm_activation_out>(kSlowHalf);
-  widen.operator()<op::bmm_out>(kSlowHalf);
-  widen.operator()<op::baddbmm_out>(kSlowHalf);
-  widen.operator()<op::addbmm>(kRounds);
-  widen.operator()<op::addbmm_>(kRounds);
-  widen.operator()<op::addbmm_out>(kRounds);
-  add.operator()<op::addmv, AddedVectorProduct, HalfIfSlow<op::addmv>>(kSlowVector);
-  add.operator()<op::addmv_, AddedVectorProductInPlace, HalfIfSlow<op::addmv_>>(kSlowVector);
-  add.operator()<op::addmv_out, AddedVectorProductOut, HalfIfSlow<op::addmv_out>>(kSlowVector);
+  add_product<op::mm, Product<2>>(table);
+  add_product<op::addmm, AddedProduct<2>>(table);
+  add_product<op::addmm_, AddedProductInPlace<2>>(table);
+  add_product<op::bmm, Product<3>>(table);
+  add_product<op::baddbmm, AddedProduct<3>>(table);
+  add_product<op::baddbmm_, AddedProductInPlace<3>>(table);
+  add_half_op<op::mm_out>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::addmm_out>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::_addmm_activation>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::_addmm_activation_out>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::bmm_out>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::baddbmm_out>(table, kSlowHalf, kForNoFp16);
+  add_half_op<op::addbmm>(table, kRounds, kForNoFp16);
+  add_half_op<op::addbmm_>(table, kRounds, kForNoFp16);
+  add_half_op<op::addbmm_out>(table, kRounds, kForNoFp16);
+  add_vector_product<op::addmv, AddedVectorProduct>(table);
+  add_vector_product<op::addmv_, AddedVectorProductInPlace>(table);
+  add_vector_product<op::addmv_out, AddedVectorProductOut>(table);
 }
 
 }  // namespace torchamp::ops::detail

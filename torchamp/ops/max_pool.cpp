@@ -170,12 +170,11 @@ struct MaxPool2dBackward {
 
 }  // namespace
 
-void add_max_pool(std::vector<OpKernel>& table) {
+void add_max_pool(OpTable& table) {
   namespace op = at::_ops;
-  table.push_back(op_kernel<op::max_pool2d_with_indices, MaxPool2d>(
-      kImageDtypes, "keeps its maxima in memory", false));
-  table.push_back(op_kernel<op::max_pool2d_with_indices_backward, MaxPool2dBackward>(
-      k16Bit, "fills with zeros first, and adds number by number", false));
+  table.add<op::max_pool2d_with_indices, MaxPool2d>(kImageDtypes, "keeps its maxima in memory");
+  table.add<op::max_pool2d_with_indices_backward, MaxPool2dBackward>(
+      k16Bit, "fills with zeros first, and adds number by number");
 }
 
 }  // namespace torchamp::ops::detail

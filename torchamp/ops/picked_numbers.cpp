@@ -166,15 +166,12 @@ constexpr const char* kBag = "fp16 is 3 times slower than fp32 for the largest o
 
 }  // namespace
 
-void add_picked_numbers(std::vector<OpKernel>& table) {
+void add_picked_numbers(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::nll_loss2d_forward, NllLoss2d>(kLoss);
-  add.operator()<op::_embedding_bag, EmbeddingBag<op::_embedding_bag>>(kBag);
-  add.operator()<op::_embedding_bag_forward_only, EmbeddingBag<op::_embedding_bag_forward_only>>(
-      kBag);
+  table.add<op::nll_loss2d_forward, NllLoss2d>(kFloat16, kLoss);
+  table.add<op::_embedding_bag, EmbeddingBag<op::_embedding_bag>>(kFloat16, kBag);
+  table.add<op::_embedding_bag_forward_only, EmbeddingBag<op::_embedding_bag_forward_only>>(
+      kFloat16, kBag);
 }
 
 }  // namespace torchamp::ops::detail

@@ -141,11 +141,9 @@ constexpr const char* kRecurrent =
 
 }  // namespace
 
-void add_recurrent_layer(std::vector<OpKernel>& table) {
-  constexpr bool kIsForCpusWithoutFp16 = false;
-  table.push_back(op_kernel<Op, LstmLayer>(k16Bit, kRecurrent, kIsForCpusWithoutFp16));
-  table.push_back(
-      op_kernel<BackwardOp, LstmLayerBackward>(k16Bit, kRecurrent, kIsForCpusWithoutFp16));
+void add_recurrent_layer(OpTable& table) {
+  table.add<Op, LstmLayer>(k16Bit, kRecurrent);
+  table.add<BackwardOp, LstmLayerBackward>(k16Bit, kRecurrent);
 }
 
 }  // namespace torchamp::ops::detail

@@ -77,13 +77,13 @@ struct ThresholdBackward {
 
 }  // namespace
 
-void add_relu(std::vector<OpKernel>& table) {
+void add_relu(OpTable& table) {
   namespace op = at::_ops;
   constexpr const char* k16Bits = "bfloat16, float16";
   constexpr const char* kReason = "converts to float32 and back";
-  table.push_back(op_kernel<op::relu, Relu>(k16Bits, kReason, false));
-  table.push_back(op_kernel<op::relu_, ReluInPlace>(k16Bits, kReason, false));
-  table.push_back(op_kernel<op::threshold_backward, ThresholdBackward>(k16Bits, kReason, false));
+  table.add<op::relu, Relu>(k16Bits, kReason);
+  table.add<op::relu_, ReluInPlace>(k16Bits, kReason);
+  table.add<op::threshold_backward, ThresholdBackward>(k16Bits, kReason);
 }
 
 }  // namespace torchamp::ops::detail

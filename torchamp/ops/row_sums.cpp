@@ -252,15 +252,12 @@ constexpr const char* kAddr = "fp16 is 4 times slower than fp32";
 
 }  // namespace
 
-void add_row_sums(std::vector<OpKernel>& table) {
+void add_row_sums(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* reason) {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, reason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::sum_dim_IntList, Sum>(kSum);
-  add.operator()<op::index_add, IndexAdd>(kIndexAdd);
-  add.operator()<op::index_add_, IndexAddInPlace>(kIndexAdd);
-  add.operator()<op::addr, Addr>(kAddr);
+  table.add<op::sum_dim_IntList, Sum>(kFloat16, kSum);
+  table.add<op::index_add, IndexAdd>(kFloat16, kIndexAdd);
+  table.add<op::index_add_, IndexAddInPlace>(kFloat16, kIndexAdd);
+  table.add<op::addr, Addr>(kFloat16, kAddr);
 }
 
 }  // namespace torchamp::ops::detail

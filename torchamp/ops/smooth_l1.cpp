@@ -127,15 +127,14 @@ constexpr const char* kReason = "fp16 is 1.3 to 2.6 times slower than fp32";
 
 }  // namespace
 
-void add_smooth_l1(std::vector<OpKernel>& table) {
+void add_smooth_l1(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>() {
-    table.push_back(op_kernel<Op, Kernel>(kFloat16, kReason, /*is_for_cpus_without_fp16=*/false));
-  };
-  add.operator()<op::smooth_l1_loss, Loss<op::smooth_l1_loss, true>>();
-  add.operator()<op::smooth_l1_loss_backward, LossBackward<op::smooth_l1_loss_backward, true>>();
-  add.operator()<op::huber_loss, Loss<op::huber_loss, false>>();
-  add.operator()<op::huber_loss_backward, LossBackward<op::huber_loss_backward, false>>();
+  table.add<op::smooth_l1_loss, Loss<op::smooth_l1_loss, true>>(kFloat16, kReason);
+  table.add<op::smooth_l1_loss_backward, LossBackward<op::smooth_l1_loss_backward, true>>(kFloat16,
+                                                                                          kReason);
+  table.add<op::huber_loss, Loss<op::huber_loss, false>>(kFloat16, kReason);
+  table.add<op::huber_loss_backward, LossBackward<op::huber_loss_backward, false>>(kFloat16,
+                                                                                   kReason);
 }
 
 }  // namespace torchamp::ops::detail

@@ -73,18 +73,14 @@ constexpr const char* kNoCast = "reads 16-bit logits; LibTorch first makes a flo
 
 }  // namespace
 
-void add_softmax(std::vector<OpKernel>& table) {
+void add_softmax(OpTable& table) {
   namespace op = at::_ops;
-  const auto add = [&table]<class Op, class Kernel>(const char* dtypes, const char* reason,
-                                                    c10::DispatchKey key = c10::DispatchKey::CPU) {
-    table.push_back(op_kernel<Op, Kernel>(dtypes, reason, /*is_for_cpus_without_fp16=*/false, key));
-  };
-  add.operator()<op::_log_softmax, LogSoftmax>(kFloat32And16Bits, kRows);
-  add.operator()<op::_log_softmax_backward_data, LogSoftmaxBackward>(kFloat32And16Bits, kRows);
-  add.operator()<op::cross_entropy_loss, CrossEntropyLoss>(kFloat32And16Bits, kLoss,
-                                                           c10::DispatchKey::AutogradCPU);
-  add.operator()<op::cross_entropy_loss, CrossEntropyUnderAutocast>("bfloat16, float16", kNoCast,
-                                                                    c10::DispatchKey::AutocastCPU);
+  table.add<op::_log_softmax, LogSoftmax>(kFloat32And16Bits, kRows);
+  table.add<op::_log_softmax_backward_data, LogSoftmaxBackward>(kFloat32And16Bits, kRows);
+  table.add<op::cross_entropy_loss, CrossEntropyLoss>(kFloat32And16Bits, kLoss,
+                                                      {.key = c10::DispatchKey::AutogradCPU});
+  table.add<op::cross_entropy_loss, CrossEntropyUnderAutocast>(
+      "bfloat16, float16", kNoCast, {.key = c10::DispatchKey::AutocastCPU});
 }
 
 }  // namespace torchamp::ops::detail
