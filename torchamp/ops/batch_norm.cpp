@@ -122,8 +122,8 @@ struct BatchNormBackward {
 
 void add_batch_norm(OpTable& table) {
   namespace op = at::_ops;
-  table.add<op::native_batch_norm, BatchNorm>(kImageDtypes, "reads the input three times");
-  table.add<op::native_batch_norm_backward, BatchNormBackward>(kImageDtypes,
+  table.add<op::native_batch_norm, BatchNorm>(kFloat32And16Bits, "reads the input three times");
+  table.add<op::native_batch_norm_backward, BatchNormBackward>(kFloat32And16Bits,
                                                                "takes two to three times as long");
 }
 

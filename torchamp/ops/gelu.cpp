@@ -81,13 +81,14 @@ struct GeluBackward {
   }
 };
 
+constexpr const char* kDtypes = "float32; tanh also bfloat16, float16";
 constexpr const char* kReason = "one exponential a number, and one rounding";
 
 }  // namespace
 
 void add_gelu(OpTable& table) {
-  table.add<at::_ops::gelu, Gelu>("float32; tanh also bfloat16, float16", kReason);
-  table.add<at::_ops::gelu_backward, GeluBackward>("float32; tanh also bfloat16, float16", kReason);
+  table.add<at::_ops::gelu, Gelu>(kDtypes, kReason);
+  table.add<at::_ops::gelu_backward, GeluBackward>(kDtypes, kReason);
 }
 
 }  // namespace torchamp::ops::detail

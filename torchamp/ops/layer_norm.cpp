@@ -224,8 +224,7 @@ constexpr const char* kReason = "reads each row from memory once, and rounds onc
 
 void add_layer_norm(OpTable& table) {
   table.add<at::_ops::native_layer_norm, NativeLayerNorm>(kFloat32And16Bits, kReason);
-  table.add<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>("bfloat16, float16",
-                                                                           kReason);
+  table.add<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>(k16Bit, kReason);
 }
 
 }  // namespace torchamp::ops::detail

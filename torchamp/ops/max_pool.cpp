@@ -172,7 +172,8 @@ struct MaxPool2dBackward {
 
 void add_max_pool(OpTable& table) {
   namespace op = at::_ops;
-  table.add<op::max_pool2d_with_indices, MaxPool2d>(kImageDtypes, "keeps its maxima in memory");
+  table.add<op::max_pool2d_with_indices, MaxPool2d>(kFloat32And16Bits,
+                                                    "keeps its maxima in memory");
   table.add<op::max_pool2d_with_indices_backward, MaxPool2dBackward>(
       k16Bit, "fills with zeros first, and adds number by number");
 }

@@ -57,8 +57,7 @@ class OpTable {
 inline std::atomic<bool> kernels_are_on = false;
 
 inline constexpr const char* kFloat16 = "float16";
-inline constexpr const char* kImageDtypes = "float32, bfloat16, float16";
-inline constexpr const char* k16Bit = "float16, bfloat16";
+inline constexpr const char* k16Bit = "bfloat16, float16";
 inline constexpr const char* kFloat32And16Bits = "float32, bfloat16, float16";
 
 void add_matrix_products(OpTable& table);

@@ -79,11 +79,10 @@ struct ThresholdBackward {
 
 void add_relu(OpTable& table) {
   namespace op = at::_ops;
-  constexpr const char* k16Bits = "bfloat16, float16";
   constexpr const char* kReason = "converts to float32 and back";
-  table.add<op::relu, Relu>(k16Bits, kReason);
-  table.add<op::relu_, ReluInPlace>(k16Bits, kReason);
-  table.add<op::threshold_backward, ThresholdBackward>(k16Bits, kReason);
+  table.add<op::relu, Relu>(k16Bit, kReason);
+  table.add<op::relu_, ReluInPlace>(k16Bit, kReason);
+  table.add<op::threshold_backward, ThresholdBackward>(k16Bit, kReason);
 }
 
 }  // namespace torchamp::ops::detail

@@ -80,7 +80,7 @@ void add_softmax(OpTable& table) {
   table.add<op::cross_entropy_loss, CrossEntropyLoss>(kFloat32And16Bits, kLoss,
                                                       {.key = c10::DispatchKey::AutogradCPU});
   table.add<op::cross_entropy_loss, CrossEntropyUnderAutocast>(
-      "bfloat16, float16", kNoCast, {.key = c10::DispatchKey::AutocastCPU});
+      k16Bit, kNoCast, {.key = c10::DispatchKey::AutocastCPU});
 }
 
 }  // namespace torchamp::ops::detail
