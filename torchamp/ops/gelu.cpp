@@ -1,5 +1,8 @@
 // GELU of both kinds, in float32 and rounded once.
 
+#include <optional>
+#include <type_traits>
+
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -8,6 +11,7 @@
 
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 #include "torchamp/ops/rows.h"
 
 namespace torchamp::ops::detail {
@@ -31,55 +35,41 @@ T* moved(T* data, const at::Tensor& tensor, int64_t elements) {
   return static_cast<Byte*>(data) + elements * static_cast<int64_t>(tensor.element_size());
 }
 
-struct Gelu {
-  static inline Before before;
+std::optional<at::Tensor> gelu(const at::Tensor& self, c10::string_view approximate) {
+  if (!is_dense(self) || !is_faster(self, approximate)) return std::nullopt;
+  const KernelsOnly kernels_only;
+  at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
+  const kernels::Storage storage = storage_of(self.scalar_type());
+  const auto kernel = kernels::cpu_table().rows.gelu;
+  const void* from = self.const_data_ptr();
+  void* to = out.mutable_data_ptr();
+  at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    kernel(storage, approximate == "tanh", moved(from, self, begin), moved(to, out, begin),
+           end - begin);
+  });
+  return out;
+}
 
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& self,
-                         c10::string_view approximate) {
-    if (!is_dense(self) || !is_faster(self, approximate)) {
-      return before.call<at::Tensor, const at::Tensor&, c10::string_view>(keys, self, approximate);
-    }
-    const KernelsOnly kernels_only;
-    at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
-    const kernels::Storage storage = storage_of(self.scalar_type());
-    const auto kernel = kernels::cpu_table().rows.gelu;
-    const void* from = self.const_data_ptr();
-    void* to = out.mutable_data_ptr();
-    at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      kernel(storage, approximate == "tanh", moved(from, self, begin), moved(to, out, begin),
-             end - begin);
-    });
-    return out;
-  }
-};
-
-struct GeluBackward {
-  static inline Before before;
-
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& grad_output,
-                         const at::Tensor& self, c10::string_view approximate) {
-    const bool is_ours = is_dense(self) && is_faster(self, approximate) && is_dense(grad_output) &&
-                         grad_output.scalar_type() == self.scalar_type() &&
-                         grad_output.sizes() == self.sizes() &&
-                         grad_output.strides() == self.strides();
-    if (!is_ours) {
-      return before.call<at::Tensor, const at::Tensor&, const at::Tensor&, c10::string_view>(
-          keys, grad_output, self, approximate);
-    }
-    const KernelsOnly kernels_only;
-    at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
-    const kernels::Storage storage = storage_of(self.scalar_type());
-    const auto kernel = kernels::cpu_table().rows.gelu_backward;
-    const void* grad = grad_output.const_data_ptr();
-    const void* from = self.const_data_ptr();
-    void* to = out.mutable_data_ptr();
-    at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      kernel(storage, approximate == "tanh", moved(grad, self, begin), moved(from, self, begin),
-             moved(to, out, begin), end - begin);
-    });
-    return out;
-  }
-};
+std::optional<at::Tensor> gelu_backward(const at::Tensor& grad_output, const at::Tensor& self,
+                                        c10::string_view approximate) {
+  const bool is_ours = is_dense(self) && is_faster(self, approximate) && is_dense(grad_output) &&
+                       grad_output.scalar_type() == self.scalar_type() &&
+                       grad_output.sizes() == self.sizes() &&
+                       grad_output.strides() == self.strides();
+  if (!is_ours) return std::nullopt;
+  const KernelsOnly kernels_only;
+  at::Tensor out = at::empty_like(self, at::MemoryFormat::Preserve);
+  const kernels::Storage storage = storage_of(self.scalar_type());
+  const auto kernel = kernels::cpu_table().rows.gelu_backward;
+  const void* grad = grad_output.const_data_ptr();
+  const void* from = self.const_data_ptr();
+  void* to = out.mutable_data_ptr();
+  at::parallel_for(0, self.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    kernel(storage, approximate == "tanh", moved(grad, self, begin), moved(from, self, begin),
+           moved(to, out, begin), end - begin);
+  });
+  return out;
+}
 
 constexpr const char* kDtypes = "float32; tanh also bfloat16, float16";
 constexpr const char* kReason = "one exponential a number, and one rounding";
@@ -87,8 +77,8 @@ constexpr const char* kReason = "one exponential a number, and one rounding";
 }  // namespace
 
 void add_gelu(OpTable& table) {
-  table.add<at::_ops::gelu, Gelu>(kDtypes, kReason);
-  table.add<at::_ops::gelu_backward, GeluBackward>(kDtypes, kReason);
+  add_ours_first<at::_ops::gelu, &gelu>(table, kDtypes, kReason);
+  add_ours_first<at::_ops::gelu_backward, &gelu_backward>(table, kDtypes, kReason);
 }
 
 }  // namespace torchamp::ops::detail

@@ -22,27 +22,21 @@
 #include "torchamp/ops/half_blocks.h"
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 
 namespace torchamp::ops::detail {
 namespace {
 
 // norm() of LibTorch ends here, with no dtype where none was asked for.
-struct VectorNormOut {
-  static inline Before before;
-  static at::Tensor& call(c10::DispatchKeySet keys, const at::Tensor& self, const at::Scalar& order,
-                          at::OptionalIntArrayRef dim, bool keepdim,
-                          std::optional<at::ScalarType> dtype, at::Tensor& out) {
-    if (!HalfCall().takes(self, out) || dtype.value_or(at::kHalf) != at::kHalf) {
-      return before.call<at::Tensor&, const at::Tensor&, const at::Scalar&, at::OptionalIntArrayRef,
-                         bool, std::optional<at::ScalarType>, at::Tensor&>(keys, self, order, dim,
-                                                                           keepdim, dtype, out);
-    }
-    const at::Tensor norm =
-        at::_ops::linalg_vector_norm::call(self, order, dim, keepdim, std::nullopt);
-    if (out.sizes() != norm.sizes()) out.resize_(norm.sizes());
-    return out.copy_(norm);
-  }
-};
+at::Tensor* vector_norm_out(const at::Tensor& self, const at::Scalar& order,
+                            at::OptionalIntArrayRef dim, bool keepdim,
+                            std::optional<at::ScalarType> dtype, at::Tensor& out) {
+  if (!HalfCall().takes(self, out) || dtype.value_or(at::kHalf) != at::kHalf) return nullptr;
+  const at::Tensor norm =
+      at::_ops::linalg_vector_norm::call(self, order, dim, keepdim, std::nullopt);
+  if (out.sizes() != norm.sizes()) out.resize_(norm.sizes());
+  return &out.copy_(norm);
+}
 
 constexpr const char* kNorm = "fp16 is 8 to 11 times slower than fp32";
 constexpr const char* kMean = "converts the whole tensor, 2 times slower than fp32";
@@ -59,7 +53,7 @@ void add_half_reductions(OpTable& table) {
   namespace op = at::_ops;
   table.add<op::linalg_vector_norm, HalfReduction<op::linalg_vector_norm, Combine::kSameOp>>(
       kFloat16, kNorm);
-  table.add<op::linalg_vector_norm_out, VectorNormOut>(kFloat16, kNorm);
+  add_ours_first<op::linalg_vector_norm_out, &vector_norm_out>(table, kFloat16, kNorm);
   table.add<op::mean_dim, HalfReduction<op::mean_dim, Combine::kMean>>(kFloat16, kMean);
   table.add<op::amax, HalfReduction<op::amax, Combine::kSameOp>>(kFloat16, kExtreme);
   table.add<op::amin, HalfReduction<op::amin, Combine::kSameOp>>(kFloat16, kExtreme);

@@ -16,6 +16,7 @@
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/optional_tensor.h"
+#include "torchamp/ops/ours_first.h"
 #include "torchamp/ops/rows.h"
 
 // N rows, C columns
@@ -67,44 +68,38 @@ std::optional<at::ScalarType> parameter_dtype(const at::Tensor& input, const Opt
   return dtype;
 }
 
-struct NativeLayerNorm {
-  static inline Before before;
-
-  static Three call(c10::DispatchKeySet keys, const at::Tensor& input,
-                    c10::SymIntArrayRef normalized_shape, const Optional& weight,
-                    const Optional& bias, double eps) {
-    const std::optional<Shape> shape = shape_of(input, normalized_shape);
-    const std::optional<at::ScalarType> dtype =
-        shape.has_value() ? parameter_dtype(input, weight, bias) : std::nullopt;
-    if (!dtype.has_value() || !is_parameter(weight, *dtype, shape->C) ||
-        !is_parameter(bias, *dtype, shape->C)) {
-      return before.call<Three, const at::Tensor&, c10::SymIntArrayRef, const Optional&,
-                         const Optional&, double>(keys, input, normalized_shape, weight, bias, eps);
-    }
-    const KernelsOnly kernels_only;
-    const auto [N, C] = *shape;
-    std::vector<int64_t> sizes = input.sizes().vec();
-    std::fill(sizes.end() - static_cast<int64_t>(normalized_shape.size()), sizes.end(), 1);
-    const at::Tensor mean = at::empty(sizes, input.options().dtype(at::kFloat));
-    const at::Tensor rstd = at::empty(sizes, input.options().dtype(at::kFloat));
-    at::Tensor out = at::empty_like(input, at::MemoryFormat::Contiguous);
-    const at::Tensor weight_C = in_float(weight), bias_C = in_float(bias);
-    kernels::LayerNorm norm;
-    norm.x = rows_of(input, C);
-    norm.out = rows_of(out, C);
-    norm.weight = numbers_of(weight_C);
-    norm.bias = numbers_of(bias_C);
-    norm.eps = eps;
-    norm.mean = mean.mutable_data_ptr<float>();
-    norm.rstd = rstd.mutable_data_ptr<float>();
-    const auto kernel = kernels::cpu_table().rows.layer_norm;
-    const int64_t columns = C;
-    at::parallel_for(0, N, grain_of(C), [&](int64_t begin, int64_t end) {
-      kernel(norm, columns, {begin, end});
-    });
-    return {std::move(out), mean.to(*dtype), rstd.to(*dtype)};
+std::optional<Three> layer_norm(const at::Tensor& input, c10::SymIntArrayRef normalized_shape,
+                                const Optional& weight, const Optional& bias, double eps) {
+  const std::optional<Shape> shape = shape_of(input, normalized_shape);
+  const std::optional<at::ScalarType> dtype =
+      shape.has_value() ? parameter_dtype(input, weight, bias) : std::nullopt;
+  if (!dtype.has_value() || !is_parameter(weight, *dtype, shape->C) ||
+      !is_parameter(bias, *dtype, shape->C)) {
+    return std::nullopt;
   }
-};
+  const KernelsOnly kernels_only;
+  const auto [N, C] = *shape;
+  std::vector<int64_t> sizes = input.sizes().vec();
+  std::fill(sizes.end() - static_cast<int64_t>(normalized_shape.size()), sizes.end(), 1);
+  const at::Tensor mean = at::empty(sizes, input.options().dtype(at::kFloat));
+  const at::Tensor rstd = at::empty(sizes, input.options().dtype(at::kFloat));
+  at::Tensor out = at::empty_like(input, at::MemoryFormat::Contiguous);
+  const at::Tensor weight_C = in_float(weight), bias_C = in_float(bias);
+  kernels::LayerNorm norm;
+  norm.x = rows_of(input, C);
+  norm.out = rows_of(out, C);
+  norm.weight = numbers_of(weight_C);
+  norm.bias = numbers_of(bias_C);
+  norm.eps = eps;
+  norm.mean = mean.mutable_data_ptr<float>();
+  norm.rstd = rstd.mutable_data_ptr<float>();
+  const auto kernel = kernels::cpu_table().rows.layer_norm;
+  const int64_t columns = C;
+  at::parallel_for(0, N, grain_of(C), [&](int64_t begin, int64_t end) {
+    kernel(norm, columns, {begin, end});
+  });
+  return Three(std::move(out), mean.to(*dtype), rstd.to(*dtype));
+}
 
 // Two sums for each column, in parts of the rows that the number of threads does not change.
 class ColumnSums {
@@ -144,87 +139,81 @@ class ColumnSums {
   std::vector<float> sums_;
 };
 
-struct NativeLayerNormBackward {
-  static inline Before before;
+bool is_taken(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
+              const at::Tensor& rstd, const Optional& weight, const Optional& bias,
+              const Shape& shape, const std::array<bool, 3>& output_mask) {
+  const std::optional<at::ScalarType> dtype = parameter_dtype(input, weight, bias);
+  return dtype.has_value() && is_plain_float(grad_out) &&
+         grad_out.scalar_type() == input.scalar_type() && grad_out.sizes() == input.sizes() &&
+         is_plain_float(mean) && mean.numel() == shape.N && is_plain_float(rstd) &&
+         rstd.numel() == shape.N && is_parameter(weight, *dtype, shape.C) &&
+         is_parameter(bias, *dtype, shape.C) && (!output_mask[1] || is_given(weight)) &&
+         (!output_mask[2] || is_given(bias));
+}
 
-  static Three call(c10::DispatchKeySet keys, const at::Tensor& grad_out, const at::Tensor& input,
-                    c10::SymIntArrayRef normalized_shape, const at::Tensor& mean,
-                    const at::Tensor& rstd, const Optional& weight, const Optional& bias,
-                    std::array<bool, 3> output_mask) {
-    const std::optional<Shape> shape = shape_of(input, normalized_shape);
-    // In float32 LibTorch's is the faster one.
-    if (!shape.has_value() || input.scalar_type() == at::kFloat ||
-        !is_taken(grad_out, input, mean, rstd, weight, bias, *shape, output_mask)) {
-      return before
-          .call<Three, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, const at::Tensor&,
-                const at::Tensor&, const Optional&, const Optional&, std::array<bool, 3>>(
-              keys, grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
-    }
-    const KernelsOnly kernels_only;
-    return compute(grad_out.contiguous(), input, in_float(mean), in_float(rstd), weight, bias,
-                   *shape, output_mask);
+Three gradients(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
+                const at::Tensor& rstd, const Optional& weight, const Optional& bias,
+                const Shape& shape, const std::array<bool, 3>& output_mask) {
+  Three result;
+  const at::Tensor weight_C = in_float(weight);
+  kernels::LayerNormGrad norm;
+  norm.grad = rows_of(grad_out, shape.C);
+  norm.x = rows_of(input, shape.C);
+  if (output_mask[0]) {
+    std::get<0>(result) = at::empty_like(input, at::MemoryFormat::Contiguous);
+    norm.out = rows_of(std::get<0>(result), shape.C);
   }
-
- private:
-  static bool is_taken(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
-                       const at::Tensor& rstd, const Optional& weight, const Optional& bias,
-                       const Shape& shape, const std::array<bool, 3>& output_mask) {
-    const std::optional<at::ScalarType> dtype = parameter_dtype(input, weight, bias);
-    return dtype.has_value() && is_plain_float(grad_out) &&
-           grad_out.scalar_type() == input.scalar_type() && grad_out.sizes() == input.sizes() &&
-           is_plain_float(mean) && mean.numel() == shape.N && is_plain_float(rstd) &&
-           rstd.numel() == shape.N && is_parameter(weight, *dtype, shape.C) &&
-           is_parameter(bias, *dtype, shape.C) && (!output_mask[1] || is_given(weight)) &&
-           (!output_mask[2] || is_given(bias));
-  }
-
-  static Three compute(const at::Tensor& grad_out, const at::Tensor& input, const at::Tensor& mean,
-                       const at::Tensor& rstd, const Optional& weight, const Optional& bias,
-                       const Shape& shape, const std::array<bool, 3>& output_mask) {
-    Three result;
-    const at::Tensor weight_C = in_float(weight);
-    kernels::LayerNormGrad norm;
-    norm.grad = rows_of(grad_out, shape.C);
-    norm.x = rows_of(input, shape.C);
-    if (output_mask[0]) {
-      std::get<0>(result) = at::empty_like(input, at::MemoryFormat::Contiguous);
-      norm.out = rows_of(std::get<0>(result), shape.C);
-    }
-    norm.weight = numbers_of(weight_C);
-    norm.mean = numbers_of(mean);
-    norm.rstd = numbers_of(rstd);
-    const bool has_sums = output_mask[1] || output_mask[2];
-    const auto kernel = kernels::cpu_table().rows.layer_norm_backward;
-    if (!has_sums) {
-      at::parallel_for(0, shape.N, grain_of(shape.C), [&](int64_t begin, int64_t end) {
-        kernel(norm, shape.C, {begin, end});
-      });
-      return result;
-    }
-    ColumnSums sums(shape);
-    const int64_t grain =
-        std::max<int64_t>(1, grain_of(shape.C) * sums.num_parts() / std::max<int64_t>(shape.N, 1));
-    at::parallel_for(0, sums.num_parts(), grain, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) {
-        kernels::LayerNormGrad of_part = norm;
-        of_part.sum_of_weight = sums.first(part);
-        of_part.sum_of_bias = sums.second(part);
-        kernel(of_part, shape.C, sums.rows_of(part));
-      }
+  norm.weight = numbers_of(weight_C);
+  norm.mean = numbers_of(mean);
+  norm.rstd = numbers_of(rstd);
+  const bool has_sums = output_mask[1] || output_mask[2];
+  const auto kernel = kernels::cpu_table().rows.layer_norm_backward;
+  if (!has_sums) {
+    at::parallel_for(0, shape.N, grain_of(shape.C), [&](int64_t begin, int64_t end) {
+      kernel(norm, shape.C, {begin, end});
     });
-    if (output_mask[1]) std::get<1>(result) = sums.total(/*is_second=*/false, weight);
-    if (output_mask[2]) std::get<2>(result) = sums.total(/*is_second=*/true, bias);
     return result;
   }
-};
+  ColumnSums sums(shape);
+  const int64_t grain =
+      std::max<int64_t>(1, grain_of(shape.C) * sums.num_parts() / std::max<int64_t>(shape.N, 1));
+  at::parallel_for(0, sums.num_parts(), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      kernels::LayerNormGrad of_part = norm;
+      of_part.sum_of_weight = sums.first(part);
+      of_part.sum_of_bias = sums.second(part);
+      kernel(of_part, shape.C, sums.rows_of(part));
+    }
+  });
+  if (output_mask[1]) std::get<1>(result) = sums.total(/*is_second=*/false, weight);
+  if (output_mask[2]) std::get<2>(result) = sums.total(/*is_second=*/true, bias);
+  return result;
+}
+
+std::optional<Three> layer_norm_backward(const at::Tensor& grad_out, const at::Tensor& input,
+                                         c10::SymIntArrayRef normalized_shape,
+                                         const at::Tensor& mean, const at::Tensor& rstd,
+                                         const Optional& weight, const Optional& bias,
+                                         const std::array<bool, 3>& output_mask) {
+  const std::optional<Shape> shape = shape_of(input, normalized_shape);
+  // In float32 LibTorch's is the faster one.
+  if (!shape.has_value() || input.scalar_type() == at::kFloat ||
+      !is_taken(grad_out, input, mean, rstd, weight, bias, *shape, output_mask)) {
+    return std::nullopt;
+  }
+  const KernelsOnly kernels_only;
+  return gradients(grad_out.contiguous(), input, in_float(mean), in_float(rstd), weight, bias,
+                   *shape, output_mask);
+}
 
 constexpr const char* kReason = "reads each row from memory once, and rounds once";
 
 }  // namespace
 
 void add_layer_norm(OpTable& table) {
-  table.add<at::_ops::native_layer_norm, NativeLayerNorm>(kFloat32And16Bits, kReason);
-  table.add<at::_ops::native_layer_norm_backward, NativeLayerNormBackward>(k16Bit, kReason);
+  add_ours_first<at::_ops::native_layer_norm, &layer_norm>(table, kFloat32And16Bits, kReason);
+  add_ours_first<at::_ops::native_layer_norm_backward, &layer_norm_backward>(table, k16Bit,
+                                                                             kReason);
 }
 
 }  // namespace torchamp::ops::detail

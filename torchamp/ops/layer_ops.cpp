@@ -10,6 +10,7 @@
 #include "torchamp/ops/chosen_op.h"
 #include "torchamp/ops/flash_attention.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 
 namespace torchamp::ops::detail {
 namespace {
@@ -48,47 +49,15 @@ struct WidenedConvolutionBackward : Widened<op::convolution_backward> {
   }
 };
 
-template <class Op, HalfOpRule rule = HalfOpRule{}>
-using Chosen = ChosenOp<Op, Widened<Op, rule>>;
-
 template <class Op, class Wide>
 using ChosenConvolution = ChosenOp<Op, Wide, ChannelsLast<Op>>;
 
+using Attention = op::_scaled_dot_product_flash_attention_for_cpu;
+using AttentionBackward = op::_scaled_dot_product_flash_attention_for_cpu_backward;
 // The sums of exponentials stay float32, and a mask may be.
-using ChosenAttention = Chosen<op::_scaled_dot_product_flash_attention_for_cpu,
-                               HalfOpRule{.float_outputs = 0b10, .allows_float = true}>;
-using ChosenAttentionBackward = Chosen<op::_scaled_dot_product_flash_attention_for_cpu_backward,
-                                       HalfOpRule{.allows_float = true}>;
-
-struct Attention {
-  static inline Before& before = ChosenAttention::before;
-  static std::tuple<at::Tensor, at::Tensor> call(c10::DispatchKeySet keys, const at::Tensor& query,
-                                                 const at::Tensor& key, const at::Tensor& value,
-                                                 double dropout_p, bool is_causal,
-                                                 const std::optional<at::Tensor>& attn_mask,
-                                                 std::optional<double> scale) {
-    auto ours = flash_attention(query, key, value, dropout_p, is_causal, attn_mask, scale);
-    return ours.has_value() ? *std::move(ours)
-                            : ChosenAttention::call(keys, query, key, value, dropout_p, is_causal,
-                                                    attn_mask, scale);
-  }
-};
-
-struct AttentionBackward {
-  static inline Before& before = ChosenAttentionBackward::before;
-  static std::tuple<at::Tensor, at::Tensor, at::Tensor> call(
-      c10::DispatchKeySet keys, const at::Tensor& grad_out, const at::Tensor& query,
-      const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
-      const at::Tensor& logsumexp, double dropout_p, bool is_causal,
-      const std::optional<at::Tensor>& attn_mask, std::optional<double> scale) {
-    auto ours = flash_attention_backward(grad_out, query, key, value, out, logsumexp, dropout_p,
-                                         is_causal, attn_mask, scale);
-    return ours.has_value()
-               ? *std::move(ours)
-               : ChosenAttentionBackward::call(keys, grad_out, query, key, value, out, logsumexp,
-                                               dropout_p, is_causal, attn_mask, scale);
-  }
-};
+using WidenedAttention =
+    Widened<Attention, HalfOpRule{.float_outputs = 0b10, .allows_float = true}>;
+using WidenedAttentionBackward = Widened<AttentionBackward, HalfOpRule{.allows_float = true}>;
 
 }  // namespace
 
@@ -98,9 +67,10 @@ void add_layers(OpTable& table) {
   table.add<op::convolution_backward,
             ChosenConvolution<op::convolution_backward, WidenedConvolutionBackward>>(k16Bit,
                                                                                      kConvolution);
-  table.add<op::_scaled_dot_product_flash_attention_for_cpu, Attention>(k16Bit, kAttention);
-  table.add<op::_scaled_dot_product_flash_attention_for_cpu_backward, AttentionBackward>(
-      k16Bit, kAttention);
+  add_ours_first<Attention, &flash_attention, ChosenOp<Attention, WidenedAttention>>(table, k16Bit,
+                                                                                     kAttention);
+  add_ours_first<AttentionBackward, &flash_attention_backward,
+                 ChosenOp<AttentionBackward, WidenedAttentionBackward>>(table, k16Bit, kAttention);
 }
 
 }  // namespace torchamp::ops::detail

@@ -3,6 +3,7 @@
 // take TorchAmp's own kernel; others are chosen (bfloat16) or widened (float16).
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <ATen/ExpandUtils.h>
@@ -20,6 +21,7 @@
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/matrix_products.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 #include "torchamp/ops/small_products.h"
 
 namespace torchamp::ops::detail {
@@ -69,11 +71,9 @@ struct Product {
     const KernelsOnly kernels_only;
     return product(a, b, {}, 0, 1);
   }
-  static bool is_small(const at::Tensor& a, const at::Tensor& b) {
+  static std::optional<at::Tensor> small(const at::Tensor& a, const at::Tensor& b) {
     const at::ScalarType dtype = dtype_of(a, b);
-    return is_16_bit(dtype) && is_small_product(dtype, a, b);
-  }
-  static at::Tensor compute_small(const at::Tensor& a, const at::Tensor& b) {
+    if (!is_16_bit(dtype) || !is_small_product(dtype, a, b)) return std::nullopt;
     return small_product(a, b, {}, 0, 1);
   }
 };
@@ -98,13 +98,13 @@ struct AddedProduct {
     const KernelsOnly kernels_only;
     return product(a, b, self, beta, alpha);
   }
-  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                       const Scalar& beta, const Scalar& alpha) {
+  static std::optional<at::Tensor> small(const at::Tensor& self, const at::Tensor& a,
+                                         const at::Tensor& b, const Scalar& beta,
+                                         const Scalar& alpha) {
     const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
-    return is_16_bit(dtype) && multiplies(alpha) && is_small_product(dtype, a, b);
-  }
-  static at::Tensor compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                                  const Scalar& beta, const Scalar& alpha) {
+    if (!is_16_bit(dtype) || !multiplies(alpha) || !is_small_product(dtype, a, b)) {
+      return std::nullopt;
+    }
     return small_product(a, b, self, beta, alpha);
   }
 };
@@ -127,16 +127,15 @@ struct AddedProductInPlace {
     product_into(self, a, b, beta, alpha);
     return self;
   }
-  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                       const Scalar& beta, const Scalar& alpha) {
+  static at::Tensor* small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                           const Scalar& beta, const Scalar& alpha) {
     const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
-    return is_16_bit(dtype) && multiplies(alpha) && has_each_element_once(self) &&
-           is_small_product(dtype, a, b);
-  }
-  static at::Tensor& compute_small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                                   const Scalar& beta, const Scalar& alpha) {
+    if (!is_16_bit(dtype) || !multiplies(alpha) || !has_each_element_once(self) ||
+        !is_small_product(dtype, a, b)) {
+      return nullptr;
+    }
     small_product_into(self, self, a, b, beta, alpha);
-    return self;
+    return &self;
   }
 };
 
@@ -149,8 +148,10 @@ struct AddedVectorProduct {
            a.size(1) == b.size(0) && a.size(0) == self.size(0) && is_real(beta) && is_real(alpha) &&
            multiplies(alpha) && is_small_product(dtype, a, b);
   }
-  static at::Tensor compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                                  const Scalar& beta, const Scalar& alpha) {
+  static std::optional<at::Tensor> small(const at::Tensor& self, const at::Tensor& a,
+                                         const at::Tensor& b, const Scalar& beta,
+                                         const Scalar& alpha) {
+    if (!is_small(self, a, b, beta, alpha)) return std::nullopt;
     return small_product(a, b, self, beta, alpha);
   }
 };
@@ -161,38 +162,24 @@ struct AddedVectorProductInPlace {
     return AddedVectorProduct::is_small(self, a, b, beta, alpha) && has_each_element_once(self) &&
            !self.is_alias_of(a) && !self.is_alias_of(b);
   }
-  static at::Tensor& compute_small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                                   const Scalar& beta, const Scalar& alpha) {
+  static at::Tensor* small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                           const Scalar& beta, const Scalar& alpha) {
+    if (!is_small(self, a, b, beta, alpha)) return nullptr;
     small_product_into(self, self, a, b, beta, alpha);
-    return self;
+    return &self;
   }
 };
 
 struct AddedVectorProductOut {
-  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                       const Scalar& beta, const Scalar& alpha, const at::Tensor& out) {
-    return AddedVectorProduct::is_small(self, a, b, beta, alpha) &&
-           AddedVectorProductInPlace::is_small(out, a, b, beta, alpha) &&
-           out.scalar_type() == self.scalar_type() && (out.is_same(self) || !out.is_alias_of(self));
-  }
-  static at::Tensor& compute_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                                   const Scalar& beta, const Scalar& alpha, at::Tensor& out) {
+  static at::Tensor* small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                           const Scalar& beta, const Scalar& alpha, at::Tensor& out) {
+    const bool is_small = AddedVectorProduct::is_small(self, a, b, beta, alpha) &&
+                          AddedVectorProductInPlace::is_small(out, a, b, beta, alpha) &&
+                          out.scalar_type() == self.scalar_type() &&
+                          (out.is_same(self) || !out.is_alias_of(self));
+    if (!is_small) return nullptr;
     small_product_into(out, self, a, b, beta, alpha);
-    return out;
-  }
-};
-
-// An op whose calls take the small kernel if they may, else the way of `Rest`.
-template <class Op, class Small, class Rest, class Schema = typename Op::schema>
-struct SmallFirst;
-
-template <class Op, class Small, class Rest, class Return, class... Args>
-struct SmallFirst<Op, Small, Rest, Return(Args...)> {
-  static constexpr Before& before = Rest::before;
-
-  static Return call(DispatchKeySet keys, Args... args) {
-    if (Small::is_small(args...)) return Small::compute_small(args...);
-    return Rest::call(keys, std::forward<Args>(args)...);
+    return &out;
   }
 };
 
@@ -222,11 +209,11 @@ constexpr OpTraits kForNoFp16{.is_for_cpus_without_fp16 = true};
 
 template <class Op, class Kind>
 void add_product(OpTable& table) {
-  table.add<Op, SmallFirst<Op, Kind, ChosenOp<Op, Kind>>>(k16Bit, kSlow);
+  add_ours_first<Op, &Kind::small, ChosenOp<Op, Kind>>(table, k16Bit, kSlow);
 }
 template <class Op, class Kind>
 void add_vector_product(OpTable& table) {
-  table.add<Op, SmallFirst<Op, Kind, HalfIfSlow<Op>>>(k16Bit, kSlowVector);
+  add_ours_first<Op, &Kind::small, HalfIfSlow<Op>>(table, k16Bit, kSlowVector);
 }
 
 }  // namespace

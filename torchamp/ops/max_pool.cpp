@@ -18,6 +18,7 @@
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/channel_rows.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 
 namespace torchamp::ops::detail {
 namespace {
@@ -92,90 +93,72 @@ bool is_faster_backward(const kernels::MaxPool& pool) {
 
 int64_t grain(int64_t numbers_of_row) { return std::max<int64_t>(1, kGrain / numbers_of_row); }
 
-struct MaxPool2d {
-  static inline Before before;
+std::optional<std::tuple<at::Tensor, at::Tensor>> max_pool(
+    const at::Tensor& x, at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool ceil_mode) {
+  const auto pool = ceil_mode ? std::nullopt : pooling(x, kernel, stride, padding, dilation);
+  if (!pool.has_value() || !is_faster(*pool)) return std::nullopt;
+  const std::array<int64_t, 4> sizes = {x.size(0), x.size(1), pool->output_height,
+                                        pool->output_width};
+  const auto options = x.options().memory_format(at::MemoryFormat::ChannelsLast);
+  at::Tensor y = at::empty(sizes, options), indices = at::empty(sizes, options.dtype(at::kLong));
+  const void* from = x.const_data_ptr();
+  void* to = y.mutable_data_ptr();
+  auto* places = indices.mutable_data_ptr<int64_t>();
+  const kernels::KernelTable& table = kernels::cpu_table();
+  at::parallel_for(0, sizes[0] * sizes[2], grain(sizes[3] * sizes[1]),
+                   [&](int64_t begin, int64_t end) {
+                     table.image.max_pool(*pool, from, to, places, {begin, end});
+                   });
+  return std::tuple(std::move(y), std::move(indices));
+}
 
-  static std::tuple<at::Tensor, at::Tensor> call(c10::DispatchKeySet keys, const at::Tensor& x,
-                                                 at::IntArrayRef kernel, at::IntArrayRef stride,
-                                                 at::IntArrayRef padding, at::IntArrayRef dilation,
-                                                 bool ceil_mode) {
-    const auto pool = ceil_mode ? std::nullopt : pooling(x, kernel, stride, padding, dilation);
-    if (!pool.has_value() || !is_faster(*pool)) {
-      return before.call<std::tuple<at::Tensor, at::Tensor>, const at::Tensor&, at::IntArrayRef,
-                         at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool>(
-          keys, x, kernel, stride, padding, dilation, ceil_mode);
-    }
-    const std::array<int64_t, 4> sizes = {x.size(0), x.size(1), pool->output_height,
-                                          pool->output_width};
-    const auto options = x.options().memory_format(at::MemoryFormat::ChannelsLast);
-    at::Tensor y = at::empty(sizes, options), indices = at::empty(sizes, options.dtype(at::kLong));
-    const void* from = x.const_data_ptr();
-    void* to = y.mutable_data_ptr();
-    auto* places = indices.mutable_data_ptr<int64_t>();
-    const kernels::KernelTable& table = kernels::cpu_table();
-    at::parallel_for(0, sizes[0] * sizes[2], grain(sizes[3] * sizes[1]),
-                     [&](int64_t begin, int64_t end) {
-                       table.image.max_pool(*pool, from, to, places, {begin, end});
-                     });
-    return {std::move(y), std::move(indices)};
+bool goes_with(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& indices) {
+  return is_image_tensor(grad) && is_channels_last(grad) && grad.scalar_type() == x.scalar_type() &&
+         grad.size(0) == x.size(0) && grad.size(1) == x.size(1) && indices.device().is_cpu() &&
+         indices.layout() == at::kStrided && indices.scalar_type() == at::kLong &&
+         indices.sizes() == grad.sizes() && is_channels_last(indices);
+}
+
+// Nothing where some index lies outside of its window; LibTorch adds such gradients up, too.
+std::optional<at::Tensor> gather(const kernels::MaxPool& pool, const at::Tensor& grad,
+                                 const at::Tensor& x, const at::Tensor& indices) {
+  at::Tensor grad_input = at::empty_like(x, at::MemoryFormat::ChannelsLast);
+  const void* from = grad.const_data_ptr();
+  void* to = grad_input.mutable_data_ptr();
+  const auto* places = indices.const_data_ptr<int64_t>();
+  const kernels::KernelTable& table = kernels::cpu_table();
+  std::atomic<int64_t> num_placed = 0;
+  at::parallel_for(
+      0, x.size(0) * pool.height, grain(pool.width * pool.channels),
+      [&](int64_t begin, int64_t end) {
+        num_placed += table.image.max_pool_backward(pool, from, places, to, {begin, end});
+      });
+  if (num_placed != grad.numel()) return std::nullopt;
+  return grad_input;
+}
+
+std::optional<at::Tensor> max_pool_backward(const at::Tensor& grad, const at::Tensor& x,
+                                            at::IntArrayRef kernel, at::IntArrayRef stride,
+                                            at::IntArrayRef padding, at::IntArrayRef dilation,
+                                            bool /*ceil_mode*/, const at::Tensor& indices) {
+  auto pool = pooling(x, kernel, stride, padding, dilation);
+  if (!pool.has_value() || !is_faster_backward(*pool) || !goes_with(grad, x, indices)) {
+    return std::nullopt;
   }
-};
-
-struct MaxPool2dBackward {
-  static inline Before before;
-
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& grad, const at::Tensor& x,
-                         at::IntArrayRef kernel, at::IntArrayRef stride, at::IntArrayRef padding,
-                         at::IntArrayRef dilation, bool ceil_mode, const at::Tensor& indices) {
-    std::optional<at::Tensor> ours;
-    auto pool = pooling(x, kernel, stride, padding, dilation);
-    if (pool.has_value() && is_faster_backward(*pool) && goes_with(grad, x, indices)) {
-      pool->output_height = grad.size(2);  // ceil_mode or not
-      pool->output_width = grad.size(3);
-      ours = gather(*pool, grad, x, indices);
-    }
-    if (ours.has_value()) return *std::move(ours);
-    return before.call<at::Tensor, const at::Tensor&, const at::Tensor&, at::IntArrayRef,
-                       at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool, const at::Tensor&>(
-        keys, grad, x, kernel, stride, padding, dilation, ceil_mode, indices);
-  }
-
- private:
-  static bool goes_with(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& indices) {
-    return is_image_tensor(grad) && is_channels_last(grad) &&
-           grad.scalar_type() == x.scalar_type() && grad.size(0) == x.size(0) &&
-           grad.size(1) == x.size(1) && indices.device().is_cpu() &&
-           indices.layout() == at::kStrided && indices.scalar_type() == at::kLong &&
-           indices.sizes() == grad.sizes() && is_channels_last(indices);
-  }
-
-  // Nothing where some index lies outside of its window; LibTorch adds such gradients up, too.
-  static std::optional<at::Tensor> gather(const kernels::MaxPool& pool, const at::Tensor& grad,
-                                          const at::Tensor& x, const at::Tensor& indices) {
-    at::Tensor grad_input = at::empty_like(x, at::MemoryFormat::ChannelsLast);
-    const void* from = grad.const_data_ptr();
-    void* to = grad_input.mutable_data_ptr();
-    const auto* places = indices.const_data_ptr<int64_t>();
-    const kernels::KernelTable& table = kernels::cpu_table();
-    std::atomic<int64_t> num_placed = 0;
-    at::parallel_for(
-        0, x.size(0) * pool.height, grain(pool.width * pool.channels),
-        [&](int64_t begin, int64_t end) {
-          num_placed += table.image.max_pool_backward(pool, from, places, to, {begin, end});
-        });
-    if (num_placed != grad.numel()) return std::nullopt;
-    return grad_input;
-  }
-};
+  pool->output_height = grad.size(2);  // ceil_mode or not
+  pool->output_width = grad.size(3);
+  return gather(*pool, grad, x, indices);
+}
 
 }  // namespace
 
 void add_max_pool(OpTable& table) {
   namespace op = at::_ops;
-  table.add<op::max_pool2d_with_indices, MaxPool2d>(kFloat32And16Bits,
-                                                    "keeps its maxima in memory");
-  table.add<op::max_pool2d_with_indices_backward, MaxPool2dBackward>(
-      k16Bit, "fills with zeros first, and adds number by number");
+  add_ours_first<op::max_pool2d_with_indices, &max_pool>(table, kFloat32And16Bits,
+                                                         "keeps its maxima in memory");
+  add_ours_first<op::max_pool2d_with_indices_backward, &max_pool_backward>(
+      table, k16Bit, "fills with zeros first, and adds number by number");
 }
 
 }  // namespace torchamp::ops::detail

@@ -21,6 +21,7 @@
 #include "torchamp/ops/loss_reduction.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/optional_tensor.h"
+#include "torchamp/ops/ours_first.h"
 #include "torchamp/ops/rows.h"
 
 namespace torchamp::ops::detail {
@@ -36,89 +37,77 @@ at::Tensor half_scalar(double value, const at::Tensor& like) {
   return scalar;
 }
 
-struct NllLoss2d {
-  using Two = std::tuple<at::Tensor, at::Tensor>;  // loss, sum of weights
-  static inline Before before;
+using LossAndWeight = std::tuple<at::Tensor, at::Tensor>;  // loss, sum of weights
 
-  static Two call(c10::DispatchKeySet keys, const at::Tensor& x, const at::Tensor& target,
-                  const Optional& weight, int64_t reduction, c10::SymInt ignore_index) {
-    std::optional<Two> ours;
-    if (takes(x, target, weight, reduction) && ignore_index.maybe_as_int().has_value()) {
-      ours = compute(x, target, weight, reduction, *ignore_index.maybe_as_int());
-    }
-    if (ours.has_value()) return *std::move(ours);
-    return before
-        .call<Two, const at::Tensor&, const at::Tensor&, const Optional&, int64_t, c10::SymInt>(
-            keys, x, target, weight, reduction, std::move(ignore_index));
-  }
-
- private:
-  static bool takes(const at::Tensor& x, const at::Tensor& target, const Optional& weight,
+bool takes_nll_loss(const at::Tensor& x, const at::Tensor& target, const Optional& weight,
                     int64_t reduction) {
-    return is_half(x) && x.dim() == 4 && x.numel() > 0 && is_plain(target) && target.dim() == 3 &&
-           target.scalar_type() == at::kLong && target.is_contiguous() &&
-           target.size(0) == x.size(0) && target.size(1) == x.size(2) &&
-           target.size(2) == x.size(3) &&
-           (!is_given(weight) || (is_half(*weight) && weight->dim() == 1 &&
-                                  weight->is_contiguous() && weight->numel() == x.size(1))) &&
-           is_reduction(reduction);
-  }
+  return is_half(x) && x.dim() == 4 && x.numel() > 0 && is_plain(target) && target.dim() == 3 &&
+         target.scalar_type() == at::kLong && target.is_contiguous() &&
+         target.size(0) == x.size(0) && target.size(1) == x.size(2) &&
+         target.size(2) == x.size(3) &&
+         (!is_given(weight) || (is_half(*weight) && weight->dim() == 1 && weight->is_contiguous() &&
+                                weight->numel() == x.size(1))) &&
+         is_reduction(reduction);
+}
 
-  struct Sums {
-    double loss = 0, weight = 0;
-  };
-
-  // Nothing where a label is out of range, which LibTorch reports.
-  static std::optional<Two> compute(const at::Tensor& x, const at::Tensor& target,
-                                    const Optional& weight, int64_t reduction,
-                                    int64_t ignore_index) {
-    const bool keeps_all = reduction == at::Reduction::None;
-    const auto* from = x.const_data_ptr<c10::Half>();
-    const auto* labels = target.const_data_ptr<int64_t>();
-    const auto* weights = is_given(weight) ? weight->const_data_ptr<c10::Half>() : nullptr;
-    const int64_t N = x.size(0), C = x.size(1), H = x.size(2), W = x.size(3);
-    at::Tensor losses;
-    if (keeps_all) losses = at::empty({N, H, W}, x.options());
-    auto* to = keeps_all ? losses.mutable_data_ptr<c10::Half>() : nullptr;
-    const int64_t of_image = x.stride(0), of_label = x.stride(1), of_row = x.stride(2),
-                  of_column = x.stride(3);
-    std::vector<Sums> sums(static_cast<size_t>(N * H));
-    std::vector<char> is_wrong(sums.size(), 0);
-    // Rows of pixels, whose sums do not depend on the number of threads.
-    at::parallel_for(0, N * H, grain_of(8 * W), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const c10::Half* x_of_row = from + row / H * of_image + row % H * of_row;
-        Sums& of = sums[static_cast<size_t>(row)];
-        for (int64_t column = 0; column < W; ++column) {
-          const int64_t pixel = row * W + column, label = labels[pixel];
-          double loss = 0;
-          if (label != ignore_index) {
-            if (label < 0 || label >= C) {
-              is_wrong[static_cast<size_t>(row)] = 1;
-              return;
-            }
-            const double factor = weights == nullptr ? 1.0F : static_cast<float>(weights[label]);
-            loss = -factor * static_cast<float>(x_of_row[label * of_label + column * of_column]);
-            of.loss += loss;
-            of.weight += factor;
-          }
-          if (to != nullptr) to[pixel] = c10::Half(static_cast<float>(loss));
-        }
-      }
-    });
-    for (const char wrong : is_wrong) {
-      if (wrong != 0) return std::nullopt;
-    }
-    if (keeps_all) return Two(std::move(losses), half_scalar(0, x));
-    Sums all;
-    for (const Sums& of : sums) {
-      all.loss += of.loss;
-      all.weight += of.weight;
-    }
-    const double loss = reduction == at::Reduction::Mean ? all.loss / all.weight : all.loss;
-    return Two(half_scalar(loss, x), half_scalar(all.weight, x));
-  }
+struct LossSums {
+  double loss = 0, weight = 0;
 };
+
+// Nothing, too, where a label is out of range, which LibTorch reports.
+std::optional<LossAndWeight> nll_loss2d(const at::Tensor& x, const at::Tensor& target,
+                                        const Optional& weight, int64_t reduction,
+                                        const c10::SymInt& ignored) {
+  if (!takes_nll_loss(x, target, weight, reduction) || !ignored.maybe_as_int().has_value()) {
+    return std::nullopt;
+  }
+  const int64_t ignore_index = *ignored.maybe_as_int();
+  const bool keeps_all = reduction == at::Reduction::None;
+  const auto* from = x.const_data_ptr<c10::Half>();
+  const auto* labels = target.const_data_ptr<int64_t>();
+  const auto* weights = is_given(weight) ? weight->const_data_ptr<c10::Half>() : nullptr;
+  const int64_t N = x.size(0), C = x.size(1), H = x.size(2), W = x.size(3);
+  at::Tensor losses;
+  if (keeps_all) losses = at::empty({N, H, W}, x.options());
+  auto* to = keeps_all ? losses.mutable_data_ptr<c10::Half>() : nullptr;
+  const int64_t of_image = x.stride(0), of_label = x.stride(1), of_row = x.stride(2),
+                of_column = x.stride(3);
+  std::vector<LossSums> sums(static_cast<size_t>(N * H));
+  std::vector<char> is_wrong(sums.size(), 0);
+  // Rows of pixels, whose sums do not depend on the number of threads.
+  at::parallel_for(0, N * H, grain_of(8 * W), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const c10::Half* x_of_row = from + row / H * of_image + row % H * of_row;
+      LossSums& of = sums[static_cast<size_t>(row)];
+      for (int64_t column = 0; column < W; ++column) {
+        const int64_t pixel = row * W + column, label = labels[pixel];
+        double loss = 0;
+        if (label != ignore_index) {
+          if (label < 0 || label >= C) {
+            is_wrong[static_cast<size_t>(row)] = 1;
+            return;
+          }
+          const double factor = weights == nullptr ? 1.0F : static_cast<float>(weights[label]);
+          loss = -factor * static_cast<float>(x_of_row[label * of_label + column * of_column]);
+          of.loss += loss;
+          of.weight += factor;
+        }
+        if (to != nullptr) to[pixel] = c10::Half(static_cast<float>(loss));
+      }
+    }
+  });
+  for (const char wrong : is_wrong) {
+    if (wrong != 0) return std::nullopt;
+  }
+  if (keeps_all) return LossAndWeight(std::move(losses), half_scalar(0, x));
+  LossSums all;
+  for (const LossSums& of : sums) {
+    all.loss += of.loss;
+    all.weight += of.weight;
+  }
+  const double loss = reduction == at::Reduction::Mean ? all.loss / all.weight : all.loss;
+  return LossAndWeight(half_scalar(loss, x), half_scalar(all.weight, x));
+}
 
 // Bags of which the largest number is taken: by LibTorch's float32 kernel, from all rows or, where
 // fewer are picked, from a copy of these.
@@ -168,7 +157,7 @@ constexpr const char* kBag = "fp16 is 3 times slower than fp32 for the largest o
 
 void add_picked_numbers(OpTable& table) {
   namespace op = at::_ops;
-  table.add<op::nll_loss2d_forward, NllLoss2d>(kFloat16, kLoss);
+  add_ours_first<op::nll_loss2d_forward, &nll_loss2d>(table, kFloat16, kLoss);
   table.add<op::_embedding_bag, EmbeddingBag<op::_embedding_bag>>(kFloat16, kBag);
   table.add<op::_embedding_bag_forward_only, EmbeddingBag<op::_embedding_bag_forward_only>>(
       kFloat16, kBag);

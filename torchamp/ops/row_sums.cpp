@@ -19,6 +19,7 @@
 #include "torchamp/kernels/cpu/table.h"
 #include "torchamp/ops/half_op.h"
 #include "torchamp/ops/op_kernel.h"
+#include "torchamp/ops/ours_first.h"
 #include "torchamp/ops/rows.h"
 
 namespace torchamp::ops::detail {
@@ -53,57 +54,48 @@ void add(const c10::Half* row, float factor, float* sums, int64_t count) {
   kernels::cpu_table().rows.add_row(kernels::Storage::kF16, row, factor, sums, count);
 }
 
-struct Sum {
-  static inline Before before;
+// The only one that is summed over; -1: the call is LibTorch's.
+int64_t dim_of(const at::Tensor& x, at::OptionalIntArrayRef dims,
+               std::optional<at::ScalarType> dtype) {
+  if (!is_dense_half(x) || x.numel() < kFewestNumbers || !dims.has_value() || dims->size() != 1 ||
+      dtype.value_or(at::kHalf) != at::kHalf) {
+    return -1;
+  }
+  const int64_t dim = dims->front() < 0 ? dims->front() + x.dim() : dims->front();
+  if (dim < 0 || dim >= x.dim() || x.size(dim) < 2 || x.size(dim) > kMostSummands) return -1;
+  int64_t length = 1;
+  for (int64_t i = dim + 1; i < x.dim(); ++i) length *= x.size(i);
+  return length >= kShortestRow && x.stride(dim) == length ? dim : -1;
+}
 
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& x,
-                         at::OptionalIntArrayRef dims, bool keeps_dim,
-                         std::optional<at::ScalarType> dtype) {
-    const int64_t dim = dim_of(x, dims, dtype);
-    if (dim < 0) {
-      return before.call<at::Tensor, const at::Tensor&, at::OptionalIntArrayRef, bool,
-                         std::optional<at::ScalarType>>(keys, x, dims, keeps_dim, dtype);
-    }
-    const int64_t summands = x.size(dim), length = x.stride(dim);
-    std::vector<int64_t> sizes = x.sizes().vec();
-    sizes[static_cast<size_t>(dim)] = 1;
-    at::Tensor out = at::empty(sizes, x.options());
-    const auto* from = x.const_data_ptr<c10::Half>();
-    auto* to = out.mutable_data_ptr<c10::Half>();
-    // Tasks: parts of a row of the result, where there are few rows.
-    const int64_t parts = (length + kBlock - 1) / kBlock, rows = out.numel() / length;
-    at::parallel_for(0, rows * parts, grain_of(std::min(length, kBlock) * summands),
-                     [&](int64_t first, int64_t last) {
-                       std::array<float, kBlock> sums;
-                       for (int64_t task = first; task < last; ++task) {
-                         const int64_t row = task / parts, begin = task % parts * kBlock;
-                         const int64_t count = std::min(kBlock, length - begin);
-                         const c10::Half* x_of_row = from + row * summands * length + begin;
-                         std::fill_n(sums.begin(), count, 0.0F);
-                         for (int64_t i = 0; i < summands; ++i) {
-                           add(x_of_row + i * length, 1.0F, sums.data(), count);
-                         }
-                         write(sums.data(), to + row * length + begin, count);
+std::optional<at::Tensor> sum(const at::Tensor& x, at::OptionalIntArrayRef dims, bool keeps_dim,
+                              std::optional<at::ScalarType> dtype) {
+  const int64_t dim = dim_of(x, dims, dtype);
+  if (dim < 0) return std::nullopt;
+  const int64_t summands = x.size(dim), length = x.stride(dim);
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes[static_cast<size_t>(dim)] = 1;
+  at::Tensor out = at::empty(sizes, x.options());
+  const auto* from = x.const_data_ptr<c10::Half>();
+  auto* to = out.mutable_data_ptr<c10::Half>();
+  // Tasks: parts of a row of the result, where there are few rows.
+  const int64_t parts = (length + kBlock - 1) / kBlock, rows = out.numel() / length;
+  at::parallel_for(0, rows * parts, grain_of(std::min(length, kBlock) * summands),
+                   [&](int64_t first, int64_t last) {
+                     std::array<float, kBlock> sums;
+                     for (int64_t task = first; task < last; ++task) {
+                       const int64_t row = task / parts, begin = task % parts * kBlock;
+                       const int64_t count = std::min(kBlock, length - begin);
+                       const c10::Half* x_of_row = from + row * summands * length + begin;
+                       std::fill_n(sums.begin(), count, 0.0F);
+                       for (int64_t i = 0; i < summands; ++i) {
+                         add(x_of_row + i * length, 1.0F, sums.data(), count);
                        }
-                     });
-    return keeps_dim ? out : out.squeeze(dim);
-  }
-
- private:
-  // The only one that is summed over; -1: the call is LibTorch's.
-  static int64_t dim_of(const at::Tensor& x, at::OptionalIntArrayRef dims,
-                        std::optional<at::ScalarType> dtype) {
-    if (!is_dense_half(x) || x.numel() < kFewestNumbers || !dims.has_value() || dims->size() != 1 ||
-        dtype.value_or(at::kHalf) != at::kHalf) {
-      return -1;
-    }
-    const int64_t dim = dims->front() < 0 ? dims->front() + x.dim() : dims->front();
-    if (dim < 0 || dim >= x.dim() || x.size(dim) < 2 || x.size(dim) > kMostSummands) return -1;
-    int64_t length = 1;
-    for (int64_t i = dim + 1; i < x.dim(); ++i) length *= x.size(i);
-    return length >= kShortestRow && x.stride(dim) == length ? dim : -1;
-  }
-};
+                       write(sums.data(), to + row * length + begin, count);
+                     }
+                   });
+  return keeps_dim ? out : out.squeeze(dim);
+}
 
 // Rows of `source` go to the rows of a tensor that an index names. Positions in the index, those of
 // one row side by side, in their order.
@@ -187,64 +179,46 @@ bool add_at(const at::Tensor& self, int64_t dim, const at::Tensor& index, const 
   return true;
 }
 
-struct IndexAddInPlace {
-  static inline Before before;
-  static at::Tensor& call(c10::DispatchKeySet keys, at::Tensor& self, int64_t dim,
-                          const at::Tensor& index, const at::Tensor& source,
-                          const at::Scalar& alpha) {
-    if (add_at(self, dim, index, source, alpha)) return self;
-    return before.call<at::Tensor&, at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&,
-                       const at::Scalar&>(keys, self, dim, index, source, alpha);
-  }
-};
+at::Tensor* index_add_(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                       const at::Tensor& source, const at::Scalar& alpha) {
+  return add_at(self, dim, index, source, alpha) ? &self : nullptr;
+}
 
-struct IndexAdd {
-  static inline Before before;
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& self, int64_t dim,
-                         const at::Tensor& index, const at::Tensor& source,
-                         const at::Scalar& alpha) {
-    if (is_dense_half(self)) {
-      const KernelsOnly kernels_only;
-      at::Tensor out = self.clone();
-      if (add_at(out, dim, index, source, alpha)) return out;
-    }
-    return before.call<at::Tensor, const at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&,
-                       const at::Scalar&>(keys, self, dim, index, source, alpha);
-  }
-};
+std::optional<at::Tensor> index_add(const at::Tensor& self, int64_t dim, const at::Tensor& index,
+                                    const at::Tensor& source, const at::Scalar& alpha) {
+  if (!is_dense_half(self)) return std::nullopt;
+  const KernelsOnly kernels_only;
+  at::Tensor out = self.clone();
+  return add_at(out, dim, index, source, alpha) ? std::optional(std::move(out)) : std::nullopt;
+}
 
 // beta * self + alpha * (a, by row) * (b, by column)
-struct Addr {
-  using Half = HalfOp<at::_ops::addr>;
-  static inline Before& before = Half::before;
-
-  static at::Tensor call(c10::DispatchKeySet keys, const at::Tensor& self, const at::Tensor& a,
-                         const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
-    const bool is_ours = is_dense_half(self) && is_dense_half(a) && is_dense_half(b) &&
-                         self.dim() == 2 && a.dim() == 1 && b.dim() == 1 && self.numel() > 0 &&
-                         a.size(0) == self.size(0) && b.size(0) == self.size(1) &&
-                         beta.isFloatingPoint() == alpha.isFloatingPoint() && !beta.isComplex() &&
-                         !alpha.isComplex();
-    if (!is_ours) return Half::call(keys, self, a, b, beta, alpha);
-    const int64_t columns = self.size(1);
-    at::Tensor out = at::empty_like(self);
-    const at::Tensor wide_a = to_float(a), wide_b = to_float(b);
-    const auto* of_rows = wide_a.const_data_ptr<float>();
-    const auto* of_columns = wide_b.const_data_ptr<float>();
-    const auto* from = self.const_data_ptr<c10::Half>();
-    auto* to = out.mutable_data_ptr<c10::Half>();
-    const auto of_self = beta.to<float>(), of_product = alpha.to<float>();
-    const auto kernel = kernels::cpu_table().rows.scale_and_add_row;
-    at::parallel_for(0, self.size(0), grain_of(columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t at = row * columns;
-        kernel(kernels::Storage::kF16, of_self == 0 ? nullptr : from + at, of_self, of_columns,
-               of_product * of_rows[row], to + at, columns);
-      }
-    });
-    return out;
-  }
-};
+std::optional<at::Tensor> addr(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                               const at::Scalar& beta, const at::Scalar& alpha) {
+  const bool is_ours = is_dense_half(self) && is_dense_half(a) && is_dense_half(b) &&
+                       self.dim() == 2 && a.dim() == 1 && b.dim() == 1 && self.numel() > 0 &&
+                       a.size(0) == self.size(0) && b.size(0) == self.size(1) &&
+                       beta.isFloatingPoint() == alpha.isFloatingPoint() && !beta.isComplex() &&
+                       !alpha.isComplex();
+  if (!is_ours) return std::nullopt;
+  const int64_t columns = self.size(1);
+  at::Tensor out = at::empty_like(self);
+  const at::Tensor wide_a = to_float(a), wide_b = to_float(b);
+  const auto* of_rows = wide_a.const_data_ptr<float>();
+  const auto* of_columns = wide_b.const_data_ptr<float>();
+  const auto* from = self.const_data_ptr<c10::Half>();
+  auto* to = out.mutable_data_ptr<c10::Half>();
+  const auto of_self = beta.to<float>(), of_product = alpha.to<float>();
+  const auto kernel = kernels::cpu_table().rows.scale_and_add_row;
+  at::parallel_for(0, self.size(0), grain_of(columns), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = row * columns;
+      kernel(kernels::Storage::kF16, of_self == 0 ? nullptr : from + at, of_self, of_columns,
+             of_product * of_rows[row], to + at, columns);
+    }
+  });
+  return out;
+}
 
 constexpr const char* kSum = "fp16 is 2 to 4 times slower than fp32 for a few rows";
 constexpr const char* kIndexAdd = "fp16 is 2 to 3 times slower than fp32, and rounds each sum";
@@ -254,10 +228,10 @@ constexpr const char* kAddr = "fp16 is 4 times slower than fp32";
 
 void add_row_sums(OpTable& table) {
   namespace op = at::_ops;
-  table.add<op::sum_dim_IntList, Sum>(kFloat16, kSum);
-  table.add<op::index_add, IndexAdd>(kFloat16, kIndexAdd);
-  table.add<op::index_add_, IndexAddInPlace>(kFloat16, kIndexAdd);
-  table.add<op::addr, Addr>(kFloat16, kAddr);
+  add_ours_first<op::sum_dim_IntList, &sum>(table, kFloat16, kSum);
+  add_ours_first<op::index_add, &index_add>(table, kFloat16, kIndexAdd);
+  add_ours_first<op::index_add_, &index_add_>(table, kFloat16, kIndexAdd);
+  add_ours_first<op::addr, &addr, HalfOp<op::addr>>(table, kFloat16, kAddr);
 }
 
 }  // namespace torchamp::ops::detail
