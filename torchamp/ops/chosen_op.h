@@ -16,6 +16,24 @@
 
 namespace torchamp::ops::detail {
 
+/// The way of a call of `Op`, a struct of at::_ops: the one that its arguments took before, else
+/// measured. describe(key) adds the arguments that it depends on to a CallHash or a CallText;
+/// ways() and measure(way) are asked at the first call only, as choose() has them. Choosing must be
+/// under way.
+template <class Op, class Describe, class FindWays, class Measure>
+Way chosen_way(const Before& before, at::ScalarType dtype, const Describe& describe,
+               const FindWays& ways, const Measure& measure) {
+  const int threads = at::get_num_threads();
+  CallHash hash(&before, dtype, threads);
+  describe(hash);
+  if (const std::optional<Way> way = remembered(hash)) return *way;
+  CallText text(dtype);
+  describe(text);
+  std::string name = Op::name;
+  if (*Op::overload_name != '\0') name += std::string(".") + Op::overload_name;
+  return choose(hash, name, text.finish(threads), ways(), measure);
+}
+
 /// A kernel for the CPU key. `Wide` is the float32 path: dtype_of(arguments) says whether it may
 /// take a call, compute(before, dtype, keys, arguments) takes it. Both must return tensors that do
 /// not share memory with arguments, except that an op that writes writes its first argument.
@@ -42,12 +60,14 @@ struct ChosenOp<Op, Wide, Last, Return(Args...)> {
       return run(rule.standing, dtype, keys, args...);
     }
     const Choosing choosing;
-    const int threads = at::get_num_threads();
-    CallHash hash(&before, dtype, threads);
-    (hash.add(args), ...);
-    std::optional<Way> way = remembered(hash);
-    if (!way.has_value()) way = choose_way(hash, rule, dtype, threads, keys, args...);
-    return run(*way, dtype, keys, args...);
+    const Way way = chosen_way<Op>(
+        before, dtype, [&](auto& key) { (key.add(args), ...); },
+        [&] { return ways(rule, args...); },
+        [&](Way each) {
+          std::tuple<Scratch<Args>...> scratch(scratch_of<Args>(args)...);
+          std::apply([&](auto&... all) { run(each, dtype, keys, all...); }, scratch);
+        });
+    return run(way, dtype, keys, args...);
   }
 
  private:
@@ -68,18 +88,6 @@ struct ChosenOp<Op, Wide, Last, Return(Args...)> {
     }
     if (is_wide) return Wide::compute(before, dtype, keys, args...);
     return before.template call<Return, Args...>(keys, std::forward<Args>(args)...);
-  }
-
-  static Way choose_way(const CallHash& hash, const Rule& rule, at::ScalarType dtype, int threads,
-                        c10::DispatchKeySet keys, Args... args) {
-    CallText text(dtype);
-    (text.add(args), ...);
-    std::string name = Op::name;
-    if (*Op::overload_name != '\0') name += std::string(".") + Op::overload_name;
-    return choose(hash, name, text.finish(threads), ways(rule, args...), [&](Way way) {
-      std::tuple<Scratch<Args>...> scratch(scratch_of<Args>(args)...);
-      std::apply([&](auto&... all) { run(way, dtype, keys, all...); }, scratch);
-    });
   }
 
   static Ways ways(const Rule& rule, const std::decay_t<Args>&... args) {

@@ -9,7 +9,6 @@
 #include <type_traits>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mkldnn_rnn_layer_backward_ops.h>
 #include <ATen/ops/mkldnn_rnn_layer_ops.h>
@@ -102,29 +101,25 @@ struct LstmLayer {
     if (!rule.chooses || rule.standing == Way::kFloat32) return run(rule.standing);
 
     const Choosing choosing;
-    const int threads = at::get_num_threads();
-    const auto describe = [&](auto& text) {
-      for (const at::Tensor* tensor : {&input, &weight_ih, &weight_hh}) text.add(*tensor);
-      for (const bool each : {has_biases, train}) text.add(each);
-    };
-    CallHash hash(&before, dtype, threads);
-    describe(hash);
-    if (const std::optional<Way> way = remembered(hash)) return run(*way);
-    CallText text(dtype);
-    describe(text);
-    Ways ways = {Way::kLibTorch};
-    if (input.numel() + weight_ih.numel() + weight_hh.numel() <= kMostWidened) {
-      ways.push_back(Way::kFloat32);
-    }
-    return run(choose(hash, Op::name, text.finish(threads), ways, [&](Way each) {
-      const auto [y, h, c, workspace] = run(each);
-      if (!train) return;
-      // What the backward pass will cost, with the gradient of y alone, as usual.
-      LstmLayerBackward::call(keys, input, weight_ih, weight_hh, bias_ih, bias_hh, h0, c0, y, h, c,
-                              y, std::nullopt, std::nullopt, reverse, mode, hidden_size, num_layers,
-                              has_biases, train, bidirectional, batch_sizes, batch_first,
-                              workspace);
-    }));
+    return run(chosen_way<Op>(
+        before, dtype,
+        [&](auto& key) {
+          for (const at::Tensor* tensor : {&input, &weight_ih, &weight_hh}) key.add(*tensor);
+          for (const bool each : {has_biases, train}) key.add(each);
+        },
+        [&] {
+          const int64_t count = input.numel() + weight_ih.numel() + weight_hh.numel();
+          return count <= kMostWidened ? Ways{Way::kLibTorch, Way::kFloat32} : Ways{Way::kLibTorch};
+        },
+        [&](Way each) {
+          const auto [y, h, c, workspace] = run(each);
+          if (!train) return;
+          // What the backward pass will cost, with the gradient of y alone, as usual.
+          LstmLayerBackward::call(keys, input, weight_ih, weight_hh, bias_ih, bias_hh, h0, c0, y, h,
+                                  c, y, std::nullopt, std::nullopt, reverse, mode, hidden_size,
+                                  num_layers, has_biases, train, bidirectional, batch_sizes,
+                                  batch_first, workspace);
+        }));
   }
 
  private:
