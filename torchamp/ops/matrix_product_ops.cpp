@@ -1,6 +1,7 @@
 // Matrix products of 16-bit tensors on CPU: LibTorch multiplies float16 element by element where
-// the CPU has no fp16 arithmetic, and bfloat16 of small matrices slower than float32. Small ones
-// take TorchAmp's own kernel; others are chosen (bfloat16) or widened (float16).
+// the CPU has no fp16 arithmetic, and bfloat16 of small matrices slower than float32. What
+// TorchAmp's own kernel takes (own_products.h) goes there; others are chosen (bfloat16) or widened
+// (float16).
 
 #include <algorithm>
 #include <optional>
@@ -22,7 +23,7 @@
 #include "torchamp/ops/matrix_products.h"
 #include "torchamp/ops/op_kernel.h"
 #include "torchamp/ops/ours_first.h"
-#include "torchamp/ops/small_products.h"
+#include "torchamp/ops/own_products.h"
 
 namespace torchamp::ops::detail {
 namespace {
@@ -71,10 +72,10 @@ struct Product {
     const KernelsOnly kernels_only;
     return product(a, b, {}, 0, 1);
   }
-  static std::optional<at::Tensor> small(const at::Tensor& a, const at::Tensor& b) {
+  static std::optional<at::Tensor> own(const at::Tensor& a, const at::Tensor& b) {
     const at::ScalarType dtype = dtype_of(a, b);
-    if (!is_16_bit(dtype) || !is_small_product(dtype, a, b)) return std::nullopt;
-    return small_product(a, b, {}, 0, 1);
+    if (!is_16_bit(dtype) || !takes_product(dtype, a, b)) return std::nullopt;
+    return own_product(a, b, {}, 0, 1);
   }
 };
 
@@ -98,14 +99,14 @@ struct AddedProduct {
     const KernelsOnly kernels_only;
     return product(a, b, self, beta, alpha);
   }
-  static std::optional<at::Tensor> small(const at::Tensor& self, const at::Tensor& a,
-                                         const at::Tensor& b, const Scalar& beta,
-                                         const Scalar& alpha) {
+  static std::optional<at::Tensor> own(const at::Tensor& self, const at::Tensor& a,
+                                       const at::Tensor& b, const Scalar& beta,
+                                       const Scalar& alpha) {
     const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
-    if (!is_16_bit(dtype) || !multiplies(alpha) || !is_small_product(dtype, a, b)) {
+    if (!is_16_bit(dtype) || !multiplies(alpha) || !takes_product(dtype, a, b)) {
       return std::nullopt;
     }
-    return small_product(a, b, self, beta, alpha);
+    return own_product(a, b, self, beta, alpha);
   }
 };
 
@@ -127,58 +128,58 @@ struct AddedProductInPlace {
     product_into(self, a, b, beta, alpha);
     return self;
   }
-  static at::Tensor* small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                           const Scalar& beta, const Scalar& alpha) {
+  static at::Tensor* own(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                         const Scalar& beta, const Scalar& alpha) {
     const at::ScalarType dtype = dtype_of(self, a, b, beta, alpha);
     if (!is_16_bit(dtype) || !multiplies(alpha) || !has_each_element_once(self) ||
-        !is_small_product(dtype, a, b)) {
+        !takes_product(dtype, a, b)) {
       return nullptr;
     }
-    small_product_into(self, self, a, b, beta, alpha);
+    own_product_into(self, self, a, b, beta, alpha);
     return &self;
   }
 };
 
-// addmv, for the small kernel alone.
+// addmv, for our own kernel alone.
 struct AddedVectorProduct {
-  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+  static bool is_taken(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                        const Scalar& beta, const Scalar& alpha) {
     const at::ScalarType dtype = WidenedCall().dtype_of(self, a, b);
     return is_16_bit(dtype) && a.dim() == 2 && b.dim() == 1 && self.dim() == 1 &&
            a.size(1) == b.size(0) && a.size(0) == self.size(0) && is_real(beta) && is_real(alpha) &&
-           multiplies(alpha) && is_small_product(dtype, a, b);
+           multiplies(alpha) && takes_product(dtype, a, b);
   }
-  static std::optional<at::Tensor> small(const at::Tensor& self, const at::Tensor& a,
-                                         const at::Tensor& b, const Scalar& beta,
-                                         const Scalar& alpha) {
-    if (!is_small(self, a, b, beta, alpha)) return std::nullopt;
-    return small_product(a, b, self, beta, alpha);
+  static std::optional<at::Tensor> own(const at::Tensor& self, const at::Tensor& a,
+                                       const at::Tensor& b, const Scalar& beta,
+                                       const Scalar& alpha) {
+    if (!is_taken(self, a, b, beta, alpha)) return std::nullopt;
+    return own_product(a, b, self, beta, alpha);
   }
 };
 
 struct AddedVectorProductInPlace {
-  static bool is_small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+  static bool is_taken(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                        const Scalar& beta, const Scalar& alpha) {
-    return AddedVectorProduct::is_small(self, a, b, beta, alpha) && has_each_element_once(self) &&
+    return AddedVectorProduct::is_taken(self, a, b, beta, alpha) && has_each_element_once(self) &&
            !self.is_alias_of(a) && !self.is_alias_of(b);
   }
-  static at::Tensor* small(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                           const Scalar& beta, const Scalar& alpha) {
-    if (!is_small(self, a, b, beta, alpha)) return nullptr;
-    small_product_into(self, self, a, b, beta, alpha);
+  static at::Tensor* own(at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                         const Scalar& beta, const Scalar& alpha) {
+    if (!is_taken(self, a, b, beta, alpha)) return nullptr;
+    own_product_into(self, self, a, b, beta, alpha);
     return &self;
   }
 };
 
 struct AddedVectorProductOut {
-  static at::Tensor* small(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
-                           const Scalar& beta, const Scalar& alpha, at::Tensor& out) {
-    const bool is_small = AddedVectorProduct::is_small(self, a, b, beta, alpha) &&
-                          AddedVectorProductInPlace::is_small(out, a, b, beta, alpha) &&
+  static at::Tensor* own(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
+                         const Scalar& beta, const Scalar& alpha, at::Tensor& out) {
+    const bool is_taken = AddedVectorProduct::is_taken(self, a, b, beta, alpha) &&
+                          AddedVectorProductInPlace::is_taken(out, a, b, beta, alpha) &&
                           out.scalar_type() == self.scalar_type() &&
                           (out.is_same(self) || !out.is_alias_of(self));
-    if (!is_small) return nullptr;
-    small_product_into(out, self, a, b, beta, alpha);
+    if (!is_taken) return nullptr;
+    own_product_into(out, self, a, b, beta, alpha);
     return &out;
   }
 };
@@ -209,11 +210,11 @@ constexpr OpTraits kForNoFp16{.is_for_cpus_without_fp16 = true};
 
 template <class Op, class Kind>
 void add_product(OpTable& table) {
-  add_ours_first<Op, &Kind::small, ChosenOp<Op, Kind>>(table, k16Bit, kSlow);
+  add_ours_first<Op, &Kind::own, ChosenOp<Op, Kind>>(table, k16Bit, kSlow);
 }
 template <class Op, class Kind>
 void add_vector_product(OpTable& table) {
-  add_ours_first<Op, &Kind::small, HalfIfSlow<Op>>(table, k16Bit, kSlowVector);
+  add_ours_first<Op, &Kind::own, HalfIfSlow<Op>>(table, k16Bit, kSlowVector);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// ProductKernels: products of 16-bit matrices that lie in any order in memory, for those so small
-// that copies would cost more than the arithmetic. Pointers are trusted.
+// ProductKernels: products of 16-bit matrices that lie in any order in memory, read as they lie:
+// no float32 copies are made. Pointers are trusted.
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "torchamp/ops/small_products.h"
+#include "torchamp/ops/own_products.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -192,7 +192,7 @@ bool kernel_is_fast() {
 
 }  // namespace
 
-bool is_small_product(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
+bool takes_product(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
   const Rule rule = rule_for(dtype);
   const bool may = dtype == at::kHalf ? rule.standing == Way::kFloat32 : rule.chooses;
   if (!may || !kernel_is_fast()) return false;
@@ -202,8 +202,8 @@ bool is_small_product(at::ScalarType dtype, const at::Tensor& a, const at::Tenso
   return sizes.work() <= most && sizes.inner <= (has_vector ? kLongestSumOfVector : kLongestSum);
 }
 
-at::Tensor small_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
-                         const at::Scalar& beta, const at::Scalar& alpha) {
+at::Tensor own_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                       const at::Scalar& beta, const at::Scalar& alpha) {
   c10::SmallVector<int64_t, 3> sizes(a.sizes().begin(), a.sizes().end() - 1);
   if (b.dim() != 1) sizes.push_back(b.size(-1));
   at::Tensor out = at::detail::empty_cpu(sizes, a.scalar_type());
@@ -211,8 +211,8 @@ at::Tensor small_product(const at::Tensor& a, const at::Tensor& b, const at::Ten
   return out;
 }
 
-void small_product_into(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
-                        const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
+void own_product_into(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
+                      const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
   multiply_into(out, self, a, b, beta, alpha);
 }
 

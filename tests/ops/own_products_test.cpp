@@ -1,7 +1,7 @@
-// Small 16-bit products by TorchAmp's kernel: float64 is the judge, LibTorch the model for shapes,
+// 16-bit products by TorchAmp's own kernel: float64 is the judge, LibTorch the model for shapes,
 // NaN and what is refused.
 
-#include "torchamp/ops/small_products.h"
+#include "torchamp/ops/own_products.h"
 
 #include <cmath>
 #include <limits>
@@ -33,14 +33,14 @@ std::vector<const kernels::KernelTable*> tables_here() {
   return found;
 }
 
-class SmallProducts : public ::testing::Test {
+class OwnProducts : public ::testing::Test {
  protected:
-  SmallProducts() : threads_(at::get_num_threads()) {
+  OwnProducts() : threads_(at::get_num_threads()) {
     torch::manual_seed(7);
     clear_choices();
     install();
   }
-  ~SmallProducts() override {
+  ~OwnProducts() override {
     kernels::use_cpu_table(*tables_here().back());
     at::set_num_threads(threads_);
     clear_choices();
@@ -109,7 +109,7 @@ void check(const std::string& name, const Function& function, const Tensors& inp
   EXPECT_EQ(result.strides(), function(to(inputs, torch::kFloat)).strides()) << name;
   expect_rounded_once(result, function(to(inputs, torch::kDouble)), function(magnitudes(inputs)),
                       inner, name + " of " + at::toString(result.scalar_type()));
-  EXPECT_EQ(choices().size(), 0U) << name << ": not small";
+  EXPECT_EQ(choices().size(), 0U) << name << ": not ours";
 }
 
 Tensor mm(const Tensors& x) { return torch::mm(x[0], x[1]); }
@@ -117,7 +117,7 @@ Tensor bmm(const Tensors& x) { return torch::bmm(x[0], x[1]); }
 Tensor addmm(const Tensors& x) { return torch::addmm(x[0], x[1], x[2], 0.5, 2); }
 Tensor baddbmm(const Tensors& x) { return torch::baddbmm(x[0], x[1], x[2], 0.5, 2); }
 
-TEST_F(SmallProducts, AreRoundedOnceInEveryLayout) {
+TEST_F(OwnProducts, AreRoundedOnceInEveryLayout) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{{1, 1, 1},
                                                                      {4, 8, 8},
@@ -147,7 +147,7 @@ TEST_F(SmallProducts, AreRoundedOnceInEveryLayout) {
   }
 }
 
-TEST_F(SmallProducts, AreTheSameInEveryTableAndForAnyNumberOfThreads) {
+TEST_F(OwnProducts, AreTheSameInEveryTableAndForAnyNumberOfThreads) {
   for (const at::ScalarType dtype : kDtypes) {
     // In float16, and with a vector, enough for several threads: by rows, by columns, by a batch.
     const int64_t more = dtype == torch::kHalf ? 4 : 1;
@@ -183,7 +183,7 @@ TEST_F(SmallProducts, AreTheSameInEveryTableAndForAnyNumberOfThreads) {
   }
 }
 
-TEST_F(SmallProducts, OfAMatrixAndAVector) {
+TEST_F(OwnProducts, OfAMatrixAndAVector) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [m, k] : std::vector<std::pair<int64_t, int64_t>>{
              {1, 1}, {7, 5}, {33, 65}, {65, 33}, {300, 600}, {2, 9000}, {9000, 3}}) {
@@ -212,7 +212,7 @@ TEST_F(SmallProducts, OfAMatrixAndAVector) {
   }
 }
 
-TEST_F(SmallProducts, OfNothing) {
+TEST_F(OwnProducts, OfNothing) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [m, k, n] :
          std::vector<std::array<int64_t, 3>>{{0, 4, 3}, {4, 3, 0}, {4, 0, 3}, {0, 0, 0}}) {
@@ -231,7 +231,7 @@ TEST_F(SmallProducts, OfNothing) {
   }
 }
 
-TEST_F(SmallProducts, OfExpandedTensors) {
+TEST_F(OwnProducts, OfExpandedTensors) {
   for (const at::ScalarType dtype : kDtypes) {
     const Tensor row = random({1, 40}, dtype), column = random({33, 1}, dtype);
     check("rows", mm, {row.expand({33, 40}), column.expand({33, 40}).t()}, 40);
@@ -243,7 +243,7 @@ TEST_F(SmallProducts, OfExpandedTensors) {
   }
 }
 
-TEST_F(SmallProducts, WriteInPlace) {
+TEST_F(OwnProducts, WriteInPlace) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const int64_t n : {1, 5, 33, 70}) {
       for (const Layout layout : kLayouts) {
@@ -277,7 +277,7 @@ bool same_specials(const Tensor& x, const Tensor& y) {
          same(x.isneginf(), y.isneginf());
 }
 
-TEST_F(SmallProducts, CarryNanAndInfinityAsFloat32Does) {
+TEST_F(OwnProducts, CarryNanAndInfinityAsFloat32Does) {
   for (const at::ScalarType dtype : kDtypes) {
     for (const auto& [m, n] : std::vector<std::pair<int64_t, int64_t>>{{1, 20}, {9, 37}, {37, 1}}) {
       for (const double special : {kNan, kInf, -kInf}) {
@@ -314,7 +314,7 @@ TEST_F(SmallProducts, CarryNanAndInfinityAsFloat32Does) {
   }
 }
 
-TEST_F(SmallProducts, HaveGradientsOfGradients) {
+TEST_F(OwnProducts, HaveGradientsOfGradients) {
   for (const at::ScalarType dtype : kDtypes) {
     const auto second = [&](at::ScalarType as) {
       torch::manual_seed(3);
@@ -340,20 +340,20 @@ TEST_F(SmallProducts, HaveGradientsOfGradients) {
   }
 }
 
-TEST_F(SmallProducts, GoToLibTorchWhereTheyMust) {
+TEST_F(OwnProducts, GoToLibTorchWhereTheyMust) {
   const Tensor a = random({6, 5}, torch::kBFloat16), b = random({5, 7}, torch::kBFloat16);
-  const auto is_small = [&] { return detail::is_small_product(torch::kBFloat16, a, b); };
-  EXPECT_TRUE(is_small());
+  const auto is_taken = [&] { return detail::takes_product(torch::kBFloat16, a, b); };
+  EXPECT_TRUE(is_taken());
   {
     const NoChoices off;  // Python's bits are asked for
-    EXPECT_FALSE(is_small());
-    EXPECT_TRUE(detail::is_small_product(torch::kHalf, a.to(torch::kHalf), b.to(torch::kHalf)));
+    EXPECT_FALSE(is_taken());
+    EXPECT_TRUE(detail::takes_product(torch::kHalf, a.to(torch::kHalf), b.to(torch::kHalf)));
   }
   kernels::use_cpu_table(*tables_here().front());
-  EXPECT_FALSE(is_small());
+  EXPECT_FALSE(is_taken());
 }
 
-TEST_F(SmallProducts, WithChoicesOffBfloat16IsLibTorchs) {
+TEST_F(OwnProducts, WithChoicesOffBfloat16IsLibTorchs) {
   const NoChoices off;
   const Tensor a = random({33, 300}, torch::kBFloat16), b = random({300, 65}, torch::kBFloat16);
   const Tensor c = random({65}, torch::kBFloat16);

@@ -1,6 +1,6 @@
 #pragma once
-// Products of 16-bit matrices by TorchAmp's own kernel: those so small that LibTorch's dispatch and
-// float32 copies cost more than the arithmetic, and those with a vector. Internal.
+// Products of 16-bit matrices by TorchAmp's own kernel, which reads them where they lie: of
+// bfloat16 the small ones, of float16 nearly all, and those with a vector. Internal.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
@@ -11,17 +11,17 @@ namespace torchamp::ops::detail {
 /// (K, N) or (K), or with a batch before. It does where these sizes gain, unless the switches give
 /// the call to LibTorch (rule_for): in bfloat16 with choices off, in float16 where the CPU has fp16
 /// arithmetic.
-bool is_small_product(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b);
+bool takes_product(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b);
 
 /// beta * self + alpha * a b in a new tensor, each element summed in float32 and rounded once.
 /// Where `self` is undefined, or beta is 0, the first term is left out; else it expands to the
 /// result.
-at::Tensor small_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
-                         const at::Scalar& beta, const at::Scalar& alpha);
+at::Tensor own_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& self,
+                       const at::Scalar& beta, const at::Scalar& alpha);
 
 /// out <- beta * self + alpha * a b. `out` has the shape of the result, no memory of a or b and no
 /// element twice; `self` is `out` or has none of its memory.
-void small_product_into(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
-                        const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha);
+void own_product_into(const at::Tensor& out, const at::Tensor& self, const at::Tensor& a,
+                      const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha);
 
 }  // namespace torchamp::ops::detail
