@@ -74,8 +74,8 @@ struct ImageKernels {
   /// The largest number of each window and its place in the image; the first of equals, the last
   /// NaN. Rows of output pixels, numbered through all images. height * width <= 2^24.
   void (*max_pool)(const MaxPool& pool, const void* x, void* y, int64_t* indices, Range rows);
-  /// Adds up, for each input pixel, the gradients of the windows whose maximum it was, in the
-  /// order of the windows, each sum rounded. Rows of input pixels, numbered through all images.
+  /// Adds up, for each input pixel, the gradients (kBf16, kF16) of the windows whose maximum it
+  /// was, in their order, each sum rounded. Rows of input pixels, numbered through all images.
   /// Returns how many gradients it has placed: fewer than there are where an index lies outside of
   /// its window.
   int64_t (*max_pool_backward)(const MaxPool& pool, const void* grad, const int64_t* indices,

@@ -90,9 +90,7 @@ class Reach {
 
 template <Storage kStorage>
 L rounded(L x) {
-  if constexpr (kStorage == Storage::kBf16) return x.rounded_bf16();
-  if constexpr (kStorage == Storage::kF16) return x.rounded_f16();
-  return x;
+  return kStorage == Storage::kBf16 ? x.rounded_bf16() : x.rounded_f16();
 }
 
 // LibTorch rounds each sum to the storage, so we do. One of 0 and a number needs no rounding, and
@@ -152,11 +150,9 @@ int64_t max_pool_backward_rows(const MaxPool& pool, const void* grad, const int6
 
 int64_t max_pool_backward(const MaxPool& pool, const void* grad, const int64_t* indices,
                           void* grad_input, Range rows) {
-  int64_t num_placed = 0;
-  with_storage(pool.storage, [&]<Storage kStorage>() {
-    num_placed = max_pool_backward_rows<kStorage>(pool, grad, indices, grad_input, rows);
-  });
-  return num_placed;
+  return pool.storage == Storage::kBf16
+             ? max_pool_backward_rows<Storage::kBf16>(pool, grad, indices, grad_input, rows)
+             : max_pool_backward_rows<Storage::kF16>(pool, grad, indices, grad_input, rows);
 }
 
 }  // namespace image
