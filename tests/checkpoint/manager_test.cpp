@@ -19,6 +19,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
+#include "checkpoint/checkpoint_support.h"
 #include "checkpoint/manager_support.h"
 #include "checkpoint/system_calls.h"
 #include "support/temporary_folder.h"
@@ -490,6 +491,39 @@ TEST(FindLastGood, TakesTheNewestWholeFileAndSaysWhyNotTheOthers) {
     for (const char* name : {"last.pt", "last.step-00000010.pt", "last.best.pt"}) {
       EXPECT_NE(text.find(name), std::string::npos) << text;
     }
+  }
+}
+
+TEST(CheckpointManager, LoadsTheNewestWholeCheckpoint) {
+  TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  EXPECT_THROW(load_last_good(path), CheckpointError);
+  {
+    CheckpointManager manager(path, {.keep_last = 2});
+    for (int64_t step = 1; step <= 2; ++step) manager.save(numbered_state(step), step);
+  }
+  EXPECT_TRUE(same(load_last_good(path).state, load(path)));
+  fs::remove(path);
+  write_file(path, "PK\x03\x04 half");
+  fs::remove(step_path(path, 2));
+  const LoadedLastGood loaded = load_last_good(path);
+  EXPECT_EQ(loaded.good.file, step_path(path, 1));
+  ASSERT_EQ(loaded.good.passed_over.size(), 1U);
+  EXPECT_EQ(loaded.good.passed_over[0].file, path);
+  EXPECT_TRUE(same(loaded.state, load(step_path(path, 1))));
+}
+
+TEST(CheckpointManager, KnowsEveryNameThatItMayWrite) {
+  const fs::path path = "/run/last.pt";
+  for (const char* name :
+       {"last.pt", "last.pt.partial", "last.best.pt", "last.best.pt.partial",
+        "last.step-00000120.pt", "last.step-00000120.pt.partial", "last.step-1234567890.pt"}) {
+    EXPECT_TRUE(is_checkpoint_name(fs::path("/run") / name, path)) << name;
+    EXPECT_FALSE(is_checkpoint_name(fs::path("/elsewhere") / name, path)) << name;
+  }
+  for (const char* name : {"last.csv", "last.best.csv", "last.step-120.pt", "last.step-.pt",
+                           "last.step-00000120.csv", "first.pt", "last.pt.partial.partial"}) {
+    EXPECT_FALSE(is_checkpoint_name(fs::path("/run") / name, path)) << name;
   }
 }
 

@@ -117,6 +117,26 @@ void write(Pickled pickled, const Plan& plan) {
   if (plan.keep_last > 1) remove_older(plan.path, plan.step, plan.keep_last);
 }
 
+// The newest checkpoint that `read` accepts.
+template <typename Read>
+LastGood first_good(const fs::path& path, const Read& read) {
+  LastGood found;
+  std::vector<fs::path> files = checkpoint_files(path);
+  if (files.empty() || files.front() != path) files.insert(files.begin(), path);
+  for (const fs::path& file : files) {
+    try {
+      read(file);
+      found.file = file;
+      return found;
+    } catch (const base::CheckpointError& error) {
+      found.passed_over.push_back({file, error.what()});
+    }
+  }
+  std::string text = "[find_last_good] No checkpoint of '" + path.string() + "' is good:";
+  for (const LastGood::PassedOver& each : found.passed_over) text += " " + each.reason;
+  throw base::CheckpointError(text);
+}
+
 // Signals are for the threads of the program; those that are faults of this thread stay.
 class NoSignals {
  public:
@@ -254,22 +274,21 @@ std::vector<fs::path> checkpoint_files(const fs::path& path) {
   return files;
 }
 
+bool is_checkpoint_name(const fs::path& file, const fs::path& path) {
+  if (file == path) return true;
+  if (file.parent_path() != path.parent_path()) return false;
+  const fs::path whole = file.extension() == kPartial ? file.parent_path() / file.stem() : file;
+  return whole == path || whole == best_path(path) || step_in(whole.filename().string(), path);
+}
+
 LastGood find_last_good(const fs::path& path) {
-  LastGood found;
-  std::vector<fs::path> files = checkpoint_files(path);
-  if (files.empty() || files.front() != path) files.insert(files.begin(), path);
-  for (const fs::path& file : files) {
-    try {
-      verify(file);
-      found.file = file;
-      return found;
-    } catch (const base::CheckpointError& error) {
-      found.passed_over.push_back({file, error.what()});
-    }
-  }
-  std::string text = "[find_last_good] No checkpoint of '" + path.string() + "' is good:";
-  for (const LastGood::PassedOver& each : found.passed_over) text += " " + each.reason;
-  throw base::CheckpointError(text);
+  return first_good(path, [](const fs::path& file) { verify(file); });
+}
+
+LoadedLastGood load_last_good(const fs::path& path) {
+  LoadedLastGood loaded;
+  loaded.good = first_good(path, [&](const fs::path& file) { loaded.state = load(file); });
+  return loaded;
 }
 
 }  // namespace torchamp::checkpoint

@@ -98,6 +98,11 @@ TORCHAMP_API std::filesystem::path best_path(const std::filesystem::path& path);
 /// The checkpoints there are of `path`'s run: itself, its steps from the newest on, its best one.
 TORCHAMP_API std::vector<std::filesystem::path> checkpoint_files(const std::filesystem::path& path);
 
+/// Whether a CheckpointManager of `path`'s run may ever write to `file`: any step, the best one and
+/// what is half written included. Compares names: give both as std::filesystem::weakly_canonical().
+TORCHAMP_API bool is_checkpoint_name(const std::filesystem::path& file,
+                                     const std::filesystem::path& path);
+
 /// The newest checkpoint that is whole, and why newer ones are not.
 struct LastGood {
   struct PassedOver {
@@ -113,5 +118,16 @@ struct LastGood {
 ///
 /// Errors: CheckpointError with the reason of each file, when none is good.
 TORCHAMP_API LastGood find_last_good(const std::filesystem::path& path);
+
+/// What load() gives of the newest whole checkpoint.
+struct LoadedLastGood {
+  LastGood good;
+  base::StateDict state;
+};
+
+/// find_last_good() and load() in one: each file is read once.
+///
+/// Errors: as find_last_good(), also when no file holds a dict.
+TORCHAMP_API LoadedLastGood load_last_good(const std::filesystem::path& path);
 
 }  // namespace torchamp::checkpoint
