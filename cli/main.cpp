@@ -15,6 +15,7 @@
 
 #include "cli/bench.h"
 #include "cli/convert.h"
+#include "cli/error_text.h"
 #include "cli/exit_code.h"
 #include "cli/info.h"
 #include "cli/inspect.h"
@@ -27,8 +28,9 @@ namespace {
 namespace cli = torchamp::cli;
 
 // One line, whatever names and values the user gave are part of it.
-int report(std::string text, int code) {
+int report(const std::string& error, int code) {
   constexpr size_t kLongest = 2000;
+  std::string text = cli::without_callers(error);
   if (text.size() > kLongest) text = text.substr(0, kLongest) + " [...]";
   for (char& character : text) {
     if (character == '\n' || character == '\r' || character == '\x1b') character = ' ';

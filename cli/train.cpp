@@ -14,11 +14,13 @@
 #include <torch/torch.h>
 
 #include "cli/device.h"
+#include "cli/error_text.h"
 #include "cli/kernels.h"
 #include "cli/memory.h"
 #include "cli/signals.h"
 #include "cli/train_options.h"
 #include "torchamp/base/error.h"
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/ops/choices.h"
@@ -116,12 +118,12 @@ std::string heading(const TrainOptions& options, const ModelAndData& made) {
   int64_t num_parameters = 0;
   for (const torch::Tensor& parameter : made.model->parameters())
     num_parameters += parameter.numel();
-  std::string text = "Training " + options.model + " (" + std::to_string(num_parameters) +
-                     " parameters) on " + std::to_string(made.data.train->size()) +
-                     " examples of " + *options.data + ", " + options.precision + ", " +
-                     options.optimizer + ", batch " + std::to_string(options.batch);
+  std::string text =
+      "Training " + options.model + " (" + base::counted(num_parameters, "parameter") + ") on " +
+      base::counted(made.data.train->size(), "example") + " of " + *options.data + ", " +
+      options.precision + ", " + options.optimizer + ", batch " + std::to_string(options.batch);
   if (options.accumulate > 1) text += " x " + std::to_string(options.accumulate);
-  return text + ", " + options.device + " with " + std::to_string(*options.threads) + " threads.";
+  return text + ", " + options.device + " with " + base::counted(*options.threads, "thread") + ".";
 }
 
 // The checkpoint's folder is made, and what is no file refused, before hours of training.
@@ -146,16 +148,6 @@ void prepare_checkpoint(const TrainOptions& options) {
   }
 }
 
-// Whether a checkpoint of `path`'s run may come to stand under the name `file`.
-bool is_name_of_checkpoint(const std::filesystem::path& file, const std::filesystem::path& path) {
-  const std::string name = file.filename().string();
-  const std::string best = checkpoint::best_path(path).filename().string();
-  const std::string step = path.stem().string() + ".step-";
-  return file.parent_path() == path.parent_path() &&
-         (name == path.filename() || name == path.filename().string() + ".partial" ||
-          name == best || name == best + ".partial" || name.starts_with(step));
-}
-
 // Two of them in one file would overwrite each other.
 void check_files_differ(const TrainOptions& options) {
   namespace fs = std::filesystem;
@@ -172,7 +164,7 @@ void check_files_differ(const TrainOptions& options) {
     for (size_t k = i + 1; k < files.size(); ++k) {
       if (files[k].second.empty()) continue;
       const fs::path other = place_of(files[k].second);
-      if (other != place && (i > 0 || !is_name_of_checkpoint(other, place))) continue;
+      if (other != place && (i > 0 || !checkpoint::is_checkpoint_name(other, place))) continue;
       throw base::UsageError(std::string("[") + files[k].first + "] '" + files[k].second +
                              "' is the file of " + files[i].first +
                              " too; a file for each is accepted.");
@@ -180,9 +172,16 @@ void check_files_differ(const TrainOptions& options) {
   }
 }
 
+// "after epoch 3 and step 48".
+std::string position(const base::StateDict& checkpoint) {
+  return "after epoch " + std::to_string(checkpoint.at("epoch").to_int("epoch")) + " and step " +
+         std::to_string(
+             checkpoint.at("train_state").to_dict("train_state").at("step").to_int("step"));
+}
+
 struct LoadedCheckpoint {
   base::StateDict state;
-  std::string message;  // where it is not the file that was asked for
+  std::string message;  // where the run goes on, and why not from another file
 };
 
 LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
@@ -190,19 +189,21 @@ LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
     throw base::UsageError("[--resume] '" + options.checkpoint +
                            "' does not exist; the --checkpoint of an earlier run is accepted.");
   }
-  const checkpoint::LastGood good = checkpoint::find_last_good(options.checkpoint);
-  LoadedCheckpoint loaded{checkpoint::load(good.file), ""};
-  for (const char* key : {"config", "data_state", "train_state"}) {
-    if (loaded.state.contains(key)) continue;
+  auto [good, state] = checkpoint::load_last_good(options.checkpoint);
+  for (const char* key : {"config", "data_state", "train_state", "epoch"}) {
+    if (state.contains(key)) continue;
     throw base::CheckpointError("[--resume] '" + good.file.string() + "' has no entry '" + key +
                                 "'; a checkpoint of torchamp train is accepted. Was it saved by "
                                 "another program?");
   }
-  if (!good.passed_over.empty()) {
-    loaded.message = "Resumed from '" + good.file.string() + "', the newest whole checkpoint:";
-    for (const auto& each : good.passed_over) loaded.message += " " + each.reason;
+  std::string message = "Resumed from '" + good.file.string() + "'";
+  if (good.passed_over.empty()) {
+    message += " " + position(state) + ".";
+  } else {
+    message += ", the newest whole checkpoint, " + position(state) + ":";
+    for (const auto& each : good.passed_over) message += " " + without_callers(each.reason);
   }
-  return loaded;
+  return {std::move(state), std::move(message)};
 }
 
 // The line of an epoch, with what the allocator did until then.
@@ -255,7 +256,9 @@ void run_train(TrainOptions options, const CLI::App& command) {
   std::optional<train::MetricsFile> csv;
   std::optional<train::MetricsFile> json;
   train::TrainerCallbacks callbacks;
-  callbacks.on_message = [&](const std::string& text) { progress.on_message(text); };
+  callbacks.on_message = [&](const std::string& text) {
+    progress.on_message(without_callers(text));
+  };
   callbacks.on_step = [&](const train::StepMetrics& metrics) {
     if (csv) csv->write(train::to_csv(metrics));
     progress.on_step(metrics);
