@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +12,7 @@
 
 #include <torch/torch.h>
 
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/safetensors.h"
 
@@ -30,8 +30,12 @@ void append(std::string& text, const Value& value, int depth);
 void append_items(std::string& text, const std::vector<Value>& items, const char* open,
                   const char* close, int depth) {
   text += open;
-  for (size_t i = 0; i < items.size() && text.size() < kShownCharacters; ++i) {
+  for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) text += ", ";
+    if (text.size() >= kShownCharacters) {
+      text += "...";
+      break;
+    }
     append(text, items[i], depth + 1);
   }
   text += close;
@@ -46,8 +50,13 @@ void append(std::string& text, const Value& value, int depth) {
     text += "...";
   } else if (dict != nullptr) {
     text += '{';
-    for (size_t i = 0; i < dict->size() && text.size() < kShownCharacters; ++i) {
-      text += (i > 0 ? ", " : "") + base::to_string(dict->entries()[i].key) + ": ";
+    for (size_t i = 0; i < dict->size(); ++i) {
+      if (i > 0) text += ", ";
+      if (text.size() >= kShownCharacters) {
+        text += "...";
+        break;
+      }
+      text += base::to_string(dict->entries()[i].key) + ": ";
       append(text, dict->entries()[i].value, depth + 1);
     }
     text += '}';
@@ -67,52 +76,23 @@ void append(std::string& text, const Value& value, int depth) {
   } else if (value.is<double>()) {
     text += float_text(value.to_double());
   } else if (value.is<std::string>()) {
-    text += "'" + base::printable(value.to_string()) + "'";
+    const std::string& string = value.to_string();
+    const bool has_quote = string.find('\'') != std::string::npos;
+    const char quote = has_quote && string.find('"') == std::string::npos ? '"' : '\'';
+    text += quote + base::printable(string) + quote;
   } else if (const auto* big = std::get_if<base::BigInt>(&value.storage())) {
     text += big->to_string();
   } else if (const auto* complex = std::get_if<c10::complex<double>>(&value.storage())) {
     text += "(" + float_text(complex->real()) + (std::signbit(complex->imag()) ? "" : "+") +
             float_text(complex->imag()) + "j)";
   } else if (const auto* bytes = std::get_if<base::Bytes>(&value.storage())) {
-    text += std::to_string(bytes->data.size()) + " bytes";
+    text += base::counted(bytes->data.size(), "byte");
   } else if (const auto* dtype = std::get_if<at::ScalarType>(&value.storage())) {
-    text += "torch." + dtype_name(*dtype);
+    text += "torch." + base::dtype_name(*dtype);
   } else if (const auto* device = std::get_if<at::Device>(&value.storage())) {
     text += "device '" + device->str() + "'";
   } else {
     text += value.type_name();
-  }
-}
-
-// A few bytes of a file may claim any number of elements that overlap each other; to visit them all
-// would take for ever.
-bool multiplies_its_storage(const at::Tensor& tensor) {
-  constexpr int64_t kHarmless = int64_t{1} << 24;
-  constexpr int64_t kMostFold = 64;
-  const auto stored = static_cast<int64_t>(tensor.storage().nbytes() / tensor.element_size());
-  return tensor.numel() > kHarmless && tensor.numel() / kMostFold > stored;
-}
-
-void visit_pieces(const std::vector<at::Tensor>& tensors,
-                  const std::function<void(const std::vector<at::Tensor>&)>& visit) {
-  constexpr int64_t kMost = int64_t{1} << 20;
-  const at::Tensor& first = tensors.front();
-  if (first.numel() <= kMost) {
-    std::vector<at::Tensor> pieces;
-    for (const at::Tensor& tensor : tensors) {
-      pieces.push_back(tensor.resolve_conj().resolve_neg().contiguous().reshape({-1}));
-    }
-    visit(pieces);
-    return;
-  }
-  const auto longest = std::max_element(first.sizes().begin(), first.sizes().end());
-  const int64_t dim = longest - first.sizes().begin();
-  const int64_t half = *longest / 2;
-  for (const auto& [start, length] :
-       {std::pair(int64_t{0}, half), std::pair(half, *longest - half)}) {
-    std::vector<at::Tensor> halves;
-    for (const at::Tensor& tensor : tensors) halves.push_back(tensor.narrow(dim, start, length));
-    visit_pieces(halves, visit);
   }
 }
 
@@ -132,33 +112,10 @@ CheckpointFile open_checkpoint(const std::filesystem::path& path) {
     file.root = checkpoint::load_value(path, mapped);
     char first = '\0';
     std::ifstream(path, std::ios::binary).get(first);
-    file.format = first == 'P' ? ".pt (zip)" : ".pt (as before PyTorch 1.6)";
+    file.has_checksums = first == 'P';
+    file.format = file.has_checksums ? ".pt (zip)" : ".pt (as before PyTorch 1.6)";
   }
   return file;
-}
-
-std::string dtype_name(at::ScalarType dtype) {
-  constexpr std::array<std::pair<at::ScalarType, const char*>, 11> kOtherNames = {{
-      {at::kFloat, "float32"},
-      {at::kDouble, "float64"},
-      {at::kHalf, "float16"},
-      {at::kLong, "int64"},
-      {at::kInt, "int32"},
-      {at::kShort, "int16"},
-      {at::kChar, "int8"},
-      {at::kByte, "uint8"},
-      {at::kComplexHalf, "complex32"},
-      {at::kComplexFloat, "complex64"},
-      {at::kComplexDouble, "complex128"},
-  }};
-  for (const auto& [type, name] : kOtherNames) {
-    if (type == dtype) return name;
-  }
-  std::string name = c10::toString(dtype);
-  for (char& letter : name) {
-    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  }
-  return name;
 }
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -171,7 +128,7 @@ std::string shape_text(at::IntArrayRef shape) {
 
 std::string bytes_text(uint64_t bytes) {
   constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 10000) return std::to_string(bytes) + " bytes";
+  if (bytes < 10000) return base::counted(bytes, "byte");
   auto value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
   for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
@@ -194,7 +151,9 @@ std::string value_text(const Value& value) {
   std::string text;
   append(text, value, 0);
   if (text.size() <= kShownCharacters + 40) return text;
-  return text.substr(0, kShownCharacters) + "...";
+  size_t end = kShownCharacters;
+  while ((static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // within a character
+  return text.substr(0, end) + "...";
 }
 
 Json number_json(double value) {
@@ -208,38 +167,6 @@ Json value_json(const Value& value) {
   if (value.is<double>()) return number_json(value.to_double());
   if (value.is<std::string>()) return value.to_string();
   return value_text(value);
-}
-
-std::optional<int64_t> for_each_piece(
-    std::vector<at::Tensor> tensors,
-    const std::function<void(const std::vector<at::Tensor>&)>& visit) {
-  int64_t fold = 1;
-  for (int64_t dim = 0; dim < tensors.front().dim(); ++dim) {
-    const bool is_repeated = std::all_of(
-        tensors.begin(), tensors.end(),
-        [&](const at::Tensor& each) { return each.size(dim) > 1 && each.stride(dim) == 0; });
-    if (!is_repeated) continue;
-    fold *= tensors.front().size(dim);  // within an int64_t, as the number of elements is
-    for (at::Tensor& tensor : tensors) tensor = tensor.narrow(dim, 0, 1);
-  }
-  if (std::any_of(tensors.begin(), tensors.end(), multiplies_its_storage)) return std::nullopt;
-  visit_pieces(tensors, visit);
-  return fold;
-}
-
-at::Tensor reach_of(const at::Tensor& tensor) {
-  int64_t last = 0;
-  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
-    last += (tensor.size(dim) - 1) * tensor.stride(dim);
-  }
-  return tensor.as_strided({last + 1}, {1});
-}
-
-at::Tensor as_doubles(const at::Tensor& piece) {
-  const at::Tensor real = piece.is_complex() ? torch::view_as_real(piece).reshape({-1}) : piece;
-  // 8-bit floats are converted to float32 alone.
-  return real.element_size() == 1 && real.is_floating_point() ? real.to(at::kFloat).to(at::kDouble)
-                                                              : real.to(at::kDouble);
 }
 
 }  // namespace torchamp::cli

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +16,7 @@ struct CheckpointFile {
   std::filesystem::path path;
   const char* format = "";
   bool is_safetensors = false;
+  bool has_checksums = false;
   uint64_t bytes = 0;
   base::Value root;
   base::StateDict metadata;  // of safetensors
@@ -25,9 +24,6 @@ struct CheckpointFile {
 
 /// Opens a .pt or a safetensors file, mapped. CheckpointError naming the file and what is wrong.
 CheckpointFile open_checkpoint(const std::filesystem::path& path);
-
-/// "float32", as Python calls it.
-std::string dtype_name(at::ScalarType dtype);
 
 /// "(2, 3)", as Python writes it.
 std::string shape_text(at::IntArrayRef shape);
@@ -46,19 +42,5 @@ std::string value_text(const base::Value& value);
 /// and "-inf"; ints beyond 64 bits, bytes, dtypes and the like as text.
 nlohmann::ordered_json value_json(const base::Value& value);
 nlohmann::ordered_json number_json(double value);
-
-/// Hands `visit` the tensors in pieces of a million elements at most, of one shape and each
-/// contiguous, so that a tensor of any size costs little memory. Dimensions in which all tensors
-/// repeat themselves (stride 0) are visited once: returns how many elements each visited one stands
-/// for. Nothing, without a visit, for tensors that make far more elements of a storage than it has.
-std::optional<int64_t> for_each_piece(
-    std::vector<at::Tensor> tensors,
-    const std::function<void(const std::vector<at::Tensor>&)>& visit);
-
-/// All of the storage that `tensor`, which is not empty, reaches, each element once.
-at::Tensor reach_of(const at::Tensor& tensor);
-
-/// `piece` as a row of doubles; a complex one as real and imaginary parts.
-at::Tensor as_doubles(const at::Tensor& piece);
 
 }  // namespace torchamp::cli

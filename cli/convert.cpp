@@ -1,5 +1,6 @@
 #include "cli/convert.h"
 
+#include <cctype>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "cli/checkpoint_file.h"
 #include "torchamp/base/error.h"
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/safetensors.h"
 
@@ -35,10 +37,15 @@ struct ConvertOptions {
 std::string shown(const std::string& text) { return "'" + base::printable(text) + "'"; }
 
 bool is_safetensors_name(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
+  const std::string ending = path.extension().string();
+  std::string extension = ending;
+  for (char& letter : extension) {
+    letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
   if (extension == ".safetensors") return true;
   if (extension == ".pt" || extension == ".pth" || extension == ".bin") return false;
-  throw UsageError("[convert] " + shown(path.string()) + " ends in " + shown(extension) +
+  throw UsageError("[convert] " + shown(path.string()) +
+                   (ending.empty() ? " has no ending" : " ends in " + shown(ending)) +
                    "; .pt, .pth, .bin and .safetensors are accepted.");
 }
 
@@ -64,7 +71,7 @@ bool holds_tensors_alone(const StateDict& dict) {
   return true;
 }
 
-// The keys of `dict` under which tensors are, for messages.
+// The keys of the dicts in `dict` that hold tensors, for messages; empty when there are none.
 std::string choices(const StateDict& dict) {
   constexpr int kShown = 10;
   int num_choices = 0;
@@ -75,7 +82,7 @@ std::string choices(const StateDict& dict) {
     if (++num_choices > kShown) return names + ", ...";
     names += (names.empty() ? "" : ", ") + base::to_string(key);
   }
-  return names.empty() ? "none" : names;
+  return names;
 }
 
 const Value* find_key(const StateDict& dict, const std::string& key) {
@@ -105,14 +112,16 @@ Chosen choose(const CheckpointFile& file, const ConvertOptions& options) {
   const std::string who = "[convert] " + shown(file.path.string());
   const StateDict* root = as_dict(&file.root);
   if (root == nullptr) {
-    throw UsageError(who + " holds a " + file.root.type_name() +
+    throw UsageError(who + " holds " + base::with_article(file.root.type_name()) +
                      "; a dict of tensors is accepted.");
   }
   if (!options.key.empty()) {
     const StateDict* found = find_path(*root, options.key);
     if (found != nullptr) return {found, options.key};
-    throw UsageError(who + " has no dict " + shown(options.key) +
-                     " (--key); those with tensors are: " + choices(*root) + ".");
+    const std::string names = choices(*root);
+    throw UsageError(
+        who + " has no dict " + shown(options.key) + " (--key)" +
+        (names.empty() ? ", and none with tensors." : "; those with tensors are: " + names + "."));
   }
   for (const char* key : {"model_state_dict", "state_dict", "model"}) {
     if (const StateDict* found = as_dict(root->find(key))) return {found, key};
@@ -121,10 +130,13 @@ Chosen choose(const CheckpointFile& file, const ConvertOptions& options) {
   for (const auto& entry : root->entries()) {
     if (options.skip_others && entry.value.is<at::Tensor>()) return {root, ""};
   }
+  if (!holds_a_tensor(*root)) throw UsageError(who + " has no tensors to convert.");
+  const std::string names = choices(*root);
   throw UsageError(who +
                    " holds other values than tensors, and neither model_state_dict nor state_dict "
-                   "nor model; name the tensors' entry with --key, one of: " +
-                   choices(*root) + ".");
+                   "nor model; " +
+                   (names.empty() ? "--skip-others leaves such values out."
+                                  : "name the tensors' entry with --key, one of: " + names + "."));
 }
 
 // Tensors by their dotted names.
@@ -148,7 +160,8 @@ class Flattened {
         add(*inner, name + ".");
       } else if (!value.is<at::Tensor>()) {
         if (!skip_others_) {
-          throw UsageError(who_ + " holds " + shown(name) + ", a " + value.type_name() +
+          throw UsageError(who_ + " holds " + shown(name) + ", " +
+                           base::with_article(value.type_name()) +
                            ", beside the tensors; --skip-others leaves such values out.");
         }
         others.push_back(name);
@@ -254,12 +267,12 @@ void run_convert(const ConvertOptions& options) {
   if (to_safetensors) check_size(file, flat.tensors);
   std::string notes;
   if (!options.dtype.empty()) {
-    const at::ScalarType dtype = options.dtype == "bf16"   ? at::kBFloat16
-                                 : options.dtype == "fp16" ? at::kHalf
-                                                           : at::kFloat;
+    const at::ScalarType dtype = options.dtype.starts_with("b")  ? at::kBFloat16
+                                 : options.dtype.ends_with("16") ? at::kHalf
+                                                                 : at::kFloat;
     Casts casts(dtype);
     casts.apply(flat.tensors);
-    notes += ", floats as " + dtype_name(dtype);
+    notes += ", floats as " + base::dtype_name(dtype);
     if (casts.num_overflows() > 0) {
       notes +=
           " (" + std::to_string(casts.num_overflows()) + " of the tensors overflowed to infinity)";
@@ -277,8 +290,8 @@ void run_convert(const ConvertOptions& options) {
     if (!file.metadata.empty()) notes += ", metadata left out";
   }
   if (!flat.others.empty()) notes += ", left out: " + list(flat.others);
-  std::printf("%s: %zu %s of %s, %s%s\n", base::printable(options.to).c_str(), flat.tensors.size(),
-              flat.tensors.size() == 1 ? "tensor" : "tensors",
+  std::printf("%s: %s of %s, %s%s\n", base::printable(options.to).c_str(),
+              base::counted(flat.tensors.size(), "tensor").c_str(),
               chosen.key.empty() ? shown(options.from).c_str()
                                  : (shown(chosen.key) + " in " + shown(options.from)).c_str(),
               bytes_text(bytes).c_str(), notes.c_str());
@@ -302,7 +315,7 @@ void setup_convert(CLI::App& app) {
   convert
       ->add_option("--dtype", options->dtype,
                    "Convert floating tensors to this type (default: as they are)")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16", "float32", "bfloat16", "float16"}));
   convert->add_flag("--skip-others", options->skip_others,
                     "Leave out what is no tensor (default: an error)");
   convert->callback([options] { run_convert(*options); });

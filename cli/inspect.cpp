@@ -1,15 +1,10 @@
 #include "cli/inspect.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include <torch/torch.h>
@@ -17,8 +12,11 @@
 #include "cli/checkpoint_file.h"
 #include "cli/exit_code.h"
 #include "cli/inspect_diff.h"
+#include "cli/inspect_tree.h"
 #include "cli/inspect_words.h"
+#include "cli/pieces.h"
 #include "torchamp/base/error.h"
+#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 
 namespace torchamp::cli {
@@ -36,212 +34,6 @@ struct InspectOptions {
   bool no_values = false;
   bool check = false;
   bool verify = false;
-};
-
-struct Finiteness {
-  int64_t num_nan = 0;
-  int64_t num_inf = 0;
-  double max_abs = 0;  // of the finite ones
-
-  bool is_finite() const { return num_nan == 0 && num_inf == 0; }
-};
-
-Finiteness finiteness(const at::Tensor& tensor) {
-  Finiteness result;
-  const std::optional<int64_t> fold =
-      for_each_piece({tensor}, [&](const std::vector<at::Tensor>& pieces) {
-        const at::Tensor doubles = as_doubles(pieces.front());
-        const double* values = doubles.const_data_ptr<double>();
-        for (int64_t i = 0; i < doubles.numel(); ++i) {
-          const double magnitude = std::fabs(values[i]);
-          if (std::isfinite(magnitude)) {
-            result.max_abs = std::max(result.max_abs, magnitude);
-          } else {
-            ++(std::isnan(magnitude) ? result.num_nan : result.num_inf);
-          }
-        }
-      });
-  if (!fold) return finiteness(reach_of(tensor));
-  result.num_nan *= *fold;
-  result.num_inf *= *fold;
-  return result;
-}
-
-// One line of the tree.
-struct Row {
-  static constexpr size_t kNoParent = SIZE_MAX;
-
-  StateDict::Key key;
-  size_t parent =
-      kNoParent;  // the row of what holds it; its own path would cost depth times as much
-  size_t depth = 0;
-  std::string label;
-  std::string words;
-  const Value* value = nullptr;
-  size_t num_more = 0;  // no entry: so many were left out here
-  bool is_shown = true;
-  bool is_inline = false;        // a container shown as a value, without rows of its own
-  std::optional<size_t> shares;  // the row of the first tensor over the same storage
-  std::optional<Finiteness> values;
-};
-
-const std::vector<Value>* items_of(const Value& value) {
-  if (value.is<base::List>() || value.is<base::Tuple>()) return &value.to_items();
-  return nullptr;
-}
-
-bool is_plain(const Value& value) {
-  return !value.is<at::Tensor>() && !value.is<StateDict>() && items_of(value) == nullptr;
-}
-
-// The rows of a file, and its sums.
-class Tree {
- public:
-  Tree(const CheckpointFile& file, bool with_values, bool all)
-      : with_values_(with_values), all_(all) {
-    const auto* root = std::get_if<StateDict>(&file.root.storage());
-    if (root != nullptr) {
-      add_entries(*root, Row::kNoParent, true);
-    } else {
-      add("", file.root, Row::kNoParent, true);
-    }
-  }
-
-  const std::vector<Row>& rows() const { return rows_; }
-  bool is_finite() const { return not_finite_.empty(); }
-
-  std::vector<std::string> not_finite() const {
-    std::vector<std::string> names;
-    for (const size_t index : not_finite_) names.push_back(name_of(index));
-    return names;
-  }
-
-  /// The keys from the root to a row.
-  std::vector<Json> path_of(size_t index) const {
-    std::vector<Json> path;
-    for (; index != Row::kNoParent; index = rows_[index].parent) {
-      const StateDict::Key& key = rows_[index].key;
-      const auto* name = std::get_if<std::string>(&key);
-      path.push_back(name != nullptr ? Json(*name) : Json(std::get<int64_t>(key)));
-    }
-    std::reverse(path.begin(), path.end());
-    return path;
-  }
-
-  std::string name_of(size_t index) const {
-    std::string name;
-    for (const Json& key : path_of(index)) {
-      name += (name.empty() ? "" : ".") +
-              (key.is_string() ? base::printable(key.get<std::string>()) : key.dump());
-    }
-    return name;
-  }
-
-  std::string sums() const {
-    std::string text = std::to_string(num_tensors_) +
-                       (num_tensors_ == 1 ? " tensor, " : " tensors, ") +
-                       std::to_string(num_elements_) + " elements, " + bytes_text(num_bytes_);
-    const char* separator = " (";
-    for (const auto& [dtype, bytes] : bytes_by_dtype_) {
-      text += separator + dtype + " " + bytes_text(bytes);
-      separator = ", ";
-    }
-    return bytes_by_dtype_.empty() ? text : text + ")";
-  }
-
-  Json sums_json() const {
-    Json json = {{"tensors", num_tensors_}, {"elements", num_elements_}, {"bytes", num_bytes_}};
-    json["bytes_by_dtype"] = bytes_by_dtype_;
-    json["all_finite"] = with_values_ ? Json(not_finite_.empty()) : Json(nullptr);
-    json["not_finite"] = not_finite();
-    return json;
-  }
-
- private:
-  void add_entries(const StateDict& dict, size_t parent, bool is_shown) {
-    // Enough for the weights of a small network; dicts by number are an optimizer's state.
-    const bool is_by_number =
-        !dict.empty() && std::holds_alternative<int64_t>(dict.entries().front().key);
-    const size_t most = most_shown(dict.size(), is_by_number ? 3 : 40);
-    size_t i = 0;
-    for (const auto& [key, value] : dict.entries()) {
-      if (i++ == most) add_more(dict.size() - most, parent, is_shown);
-      add(key, value, parent, is_shown && i <= most);
-    }
-  }
-
-  void add_items(const std::vector<Value>& items, size_t parent, bool is_shown) {
-    const size_t most = most_shown(items.size(), 5);
-    for (size_t i = 0; i < items.size(); ++i) {
-      if (i == most) add_more(items.size() - most, parent, is_shown);
-      add(static_cast<int64_t>(i), items[i], parent, is_shown && i < most);
-    }
-  }
-
-  // To leave out one or two would not shorten anything.
-  size_t most_shown(size_t size, size_t most) const {
-    return all_ || size <= most + 2 ? size : most;
-  }
-
-  void add_more(size_t count, size_t parent, bool is_shown) {
-    Row& row = add_row({}, parent, is_shown);
-    row.num_more = count;
-  }
-
-  Row& add_row(const StateDict::Key& key, size_t parent, bool is_shown) {
-    const size_t depth = parent == Row::kNoParent ? 1 : rows_[parent].depth + 1;
-    Row& row = rows_.emplace_back();
-    row.key = key;
-    row.parent = parent;
-    row.depth = depth;
-    row.is_shown = is_shown;
-    return row;
-  }
-
-  void add(const StateDict::Key& key, const Value& value, size_t parent, bool is_shown) {
-    const size_t index = rows_.size();
-    Row& row = add_row(key, parent, is_shown);
-    const auto* name = std::get_if<std::string>(&key);
-    row.label = name != nullptr ? base::printable(*name) : std::to_string(std::get<int64_t>(key));
-    row.words = words_for(key, value);
-    row.value = &value;
-    const std::vector<Value>* items = items_of(value);
-    row.is_inline = items != nullptr && std::all_of(items->begin(), items->end(), is_plain);
-    if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) count(*tensor, index);
-    const bool is_inline = row.is_inline;  // row is gone when rows are added
-    if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
-      add_entries(*dict, index, is_shown);
-    } else if (items != nullptr && !is_inline) {
-      add_items(*items, index, is_shown);
-    }
-  }
-
-  void count(const at::Tensor& tensor, size_t index) {
-    Row& row = rows_[index];
-    ++num_tensors_;
-    const auto [first, is_new] =
-        first_rows_.try_emplace(tensor.storage().unsafeGetStorageImpl(), index);
-    if (is_new) {
-      num_bytes_ += tensor.storage().nbytes();
-      bytes_by_dtype_[dtype_name(tensor.scalar_type())] += tensor.storage().nbytes();
-      num_elements_ += tensor.numel();
-    } else {
-      row.shares = first->second;
-    }
-    if (!with_values_ || !(tensor.is_floating_point() || tensor.is_complex())) return;
-    row.values = finiteness(tensor);
-    if (row.values && !row.values->is_finite()) not_finite_.push_back(index);
-  }
-
-  bool with_values_;
-  bool all_;
-  std::vector<Row> rows_;
-  std::unordered_map<const c10::StorageImpl*, size_t> first_rows_;
-  std::map<std::string, uint64_t> bytes_by_dtype_;
-  std::vector<size_t> not_finite_;  // rows
-  uint64_t num_tensors_ = 0;
-  int64_t num_elements_ = 0;
-  uint64_t num_bytes_ = 0;
 };
 
 std::string short_number(double value) {
@@ -267,7 +59,7 @@ std::string describe(const Tree& tree, const Row& row, bool with_values, const C
   const Value& value = *row.value;
   const std::string words = row.words.empty() ? "" : ": " + row.words;
   if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
-    std::string result = dtype_name(tensor->scalar_type());
+    std::string result = base::dtype_name(tensor->scalar_type());
     result.resize(std::max(result.size(), columns.dtype), ' ');
     result += "  " + shape_text(tensor->sizes());
     result.resize(std::max(result.size(), columns.dtype + 2 + columns.shape), ' ');
@@ -305,7 +97,7 @@ void print_tree(const Tree& tree, bool with_values) {
     if (wanted <= kWidest) width = std::max(width, wanted);
     const auto* tensor = std::get_if<at::Tensor>(&row.value->storage());
     if (tensor == nullptr) continue;
-    columns.dtype = std::max<size_t>(columns.dtype, dtype_name(tensor->scalar_type()).size());
+    columns.dtype = std::max<size_t>(columns.dtype, base::dtype_name(tensor->scalar_type()).size());
     const size_t shape = shape_text(tensor->sizes()).size();
     if (shape <= kWidestShape) columns.shape = std::max<size_t>(columns.shape, shape);
   }
@@ -335,11 +127,12 @@ void print_text(const CheckpointFile& file, const Tree& tree, const InspectOptio
   print_tree(tree, !options.no_values);
   std::printf("%s\n", tree.sums().c_str());
   if (options.verify) {
-    std::printf("%s\n", file.is_safetensors
+    std::printf("%s\n", file.has_checksums ? "every checksum is right"
+                        : file.is_safetensors
                             ? "no checksums: safetensors has none; the header is right"
-                            : "every checksum is right");
+                            : "no checksums: files before PyTorch 1.6 have none");
   }
-  if (options.no_values) return;
+  if (options.no_values || !tree.has_tensors()) return;
   const std::vector<std::string> not_finite = tree.not_finite();
   if (not_finite.empty()) {
     std::printf("all finite\n");
@@ -359,7 +152,7 @@ Json row_json(const Tree& tree, size_t index) {
   const Value& value = *row.value;
   Json json = {{"key", tree.path_of(index)}, {"type", value.type_name()}};
   if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
-    json["dtype"] = dtype_name(tensor->scalar_type());
+    json["dtype"] = base::dtype_name(tensor->scalar_type());
     json["shape"] = tensor->sizes().vec();
     json["bytes"] = tensor->nbytes();
     if (row.shares) json["storage_of"] = tree.path_of(*row.shares);
@@ -402,7 +195,7 @@ void print_json(const CheckpointFile& file, const Tree& tree, const InspectOptio
   Json json = {{"file", file.path.string()}, {"format", file.format}, {"file_bytes", file.bytes}};
   json["metadata"] = metadata;
   json["run"] = words.empty() ? Json(nullptr) : Json(words);
-  json["verified"] = options.verify && !file.is_safetensors;
+  json["verified"] = options.verify && file.has_checksums;
   json["summary"] = tree.sums_json();
   json["entries"] = entries;
   print_json(json);
@@ -412,7 +205,7 @@ CheckpointFile open(const InspectOptions& options, const std::string& path) {
   try {
     if (options.verify) {
       CheckpointFile file = open_checkpoint(path);
-      if (!file.is_safetensors) checkpoint::verify(path);
+      if (file.has_checksums) checkpoint::verify(path);
       return file;
     }
     return open_checkpoint(path);

@@ -11,6 +11,9 @@
 
 #include <torch/torch.h>
 
+#include "cli/pieces.h"
+#include "torchamp/base/words.h"
+
 namespace torchamp::cli {
 namespace {
 
@@ -26,10 +29,12 @@ struct Distance {
   bool is_same_bits = true;
 };
 
-void add_piece(const at::Tensor& a, const at::Tensor& b, Distance& distance) {
+// `parts`: numbers an element, 2 in complex ones.
+Distance distance_of_rows(const at::Tensor& a, const at::Tensor& b, int64_t parts) {
+  Distance distance;
   if (a.scalar_type() == b.scalar_type()) {
     if (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0) {
-      return;
+      return distance;
     }
   }
   distance.is_same_bits = false;
@@ -37,17 +42,19 @@ void add_piece(const at::Tensor& a, const at::Tensor& b, Distance& distance) {
   const at::Tensor right = as_doubles(b);
   const double* x = left.const_data_ptr<double>();
   const double* y = right.const_data_ptr<double>();
-  const int64_t count = std::min(left.numel(), right.numel());
+  const int64_t count = left.numel();
   // 64-bit ints may differ where their doubles do not.
-  const bool is_exact = a.scalar_type() == b.scalar_type() && a.element_size() == 8 &&
-                        !a.is_floating_point() && !a.is_complex();
+  const bool is_exact =
+      a.scalar_type() == b.scalar_type() && a.element_size() == 8 && !a.is_floating_point();
   const auto* bits_a = static_cast<const uint64_t*>(a.const_data_ptr());
   const auto* bits_b = static_cast<const uint64_t*>(b.const_data_ptr());
+  int64_t last_different = -1;  // an element
   for (int64_t i = 0; i < count; ++i) {
     const bool is_equal =
         is_exact ? bits_a[i] == bits_b[i] : x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
     if (is_equal) continue;
-    ++distance.num_different;
+    if (i / parts != last_different) ++distance.num_different;
+    last_different = i / parts;
     double apart = std::fabs(x[i] - y[i]);
     if (is_exact) {
       // Of two near ones the smaller of both differences modulo 2^64; others are far apart.
@@ -60,6 +67,31 @@ void add_piece(const at::Tensor& a, const at::Tensor& b, Distance& distance) {
     const double relative = std::isfinite(apart) ? (larger > 0 ? apart / larger : 0) : INFINITY;
     distance.max_relative = std::max(distance.max_relative, relative);
   }
+  return distance;
+}
+
+// Nothing for tensors that make far more elements of a storage than it has.
+std::optional<Distance> distance_of(const at::Tensor& a, const at::Tensor& b) {
+  const std::optional<Pieces> pieces = pieces_of({a, b});
+  if (!pieces) {
+    // The same view of the same memory is equal however many elements it has.
+    if (a.strides() != b.strides()) return std::nullopt;
+    const std::optional<Distance> reach = distance_of(reach_of(a), reach_of(b));
+    return reach && reach->is_same_bits ? reach : std::nullopt;
+  }
+  std::vector<Distance> distances(pieces->all.size());
+  in_threads(static_cast<int64_t>(distances.size()), [&](int64_t i) {
+    distances[i] = distance_of_rows(as_row(pieces->all[i][0]), as_row(pieces->all[i][1]),
+                                    a.is_complex() ? 2 : 1);
+  });
+  Distance all;
+  for (const Distance& each : distances) {
+    all.num_different += each.num_different * pieces->fold;
+    all.max_abs = std::max(all.max_abs, each.max_abs);
+    all.max_relative = std::max(all.max_relative, each.max_relative);
+    all.is_same_bits = all.is_same_bits && each.is_same_bits;
+  }
+  return all;
 }
 
 struct Difference {
@@ -76,9 +108,19 @@ std::string short_number(double value) {
   return text;
 }
 
+// The only element of a tensor of real numbers.
+std::string element_text(const at::Tensor& tensor) {
+  const at::Tensor element = as_row(tensor);
+  const bool is_int = !element.is_floating_point() && element.scalar_type() != at::kBool;
+  if (is_int && element.scalar_type() != at::kUInt64) {
+    return std::to_string(element.to(at::kLong).item<int64_t>());
+  }
+  return float_text(as_doubles(element).item<double>());
+}
+
 std::string brief(const Value& value) {
   if (const auto* tensor = std::get_if<at::Tensor>(&value.storage())) {
-    return dtype_name(tensor->scalar_type()) + " " + shape_text(tensor->sizes());
+    return base::dtype_name(tensor->scalar_type()) + " " + shape_text(tensor->sizes());
   }
   if (const auto* dict = std::get_if<StateDict>(&value.storage())) {
     return "dict of " + std::to_string(dict->size());
@@ -217,17 +259,21 @@ class Comparison {
     std::string text;
     Json details = Json::object();
     if (!is_same_dtype) {
-      details["a"] = dtype_name(a.scalar_type());
-      details["b"] = dtype_name(b.scalar_type());
-      text = dtype_name(a.scalar_type()) + " -> " + dtype_name(b.scalar_type()) + ", ";
+      details["a"] = base::dtype_name(a.scalar_type());
+      details["b"] = base::dtype_name(b.scalar_type());
+      text = base::dtype_name(a.scalar_type()) + " -> " + base::dtype_name(b.scalar_type()) + ", ";
     }
     if (!distance) {
       text += "values not compared";
     } else if (distance->num_different == 0) {
       text += is_same_dtype ? "same values in other bits" : "same values";
+    } else if (a.numel() == 1 && !a.is_complex()) {
+      text += element_text(a) + " -> " + element_text(b);
     } else {
-      text += std::to_string(distance->num_different) + " of " + std::to_string(a.numel()) +
-              " elements differ, by at most " + short_number(distance->max_abs) + " (relative " +
+      text += std::to_string(distance->num_different) + " of " +
+              base::counted(a.numel(), "element") +
+              (distance->num_different == 1 ? " differs" : " differ") + ", by at most " +
+              short_number(distance->max_abs) + " (relative " +
               short_number(distance->max_relative) + ")";
     }
     if (distance) {
@@ -239,22 +285,6 @@ class Comparison {
     add(is_same_dtype ? "values" : "dtype", std::move(text), std::move(details));
   }
 
-  // Nothing for tensors that make far more elements of a storage than it has.
-  static std::optional<Distance> distance_of(const at::Tensor& a, const at::Tensor& b) {
-    Distance distance;
-    const std::optional<int64_t> fold = for_each_piece(
-        {a, b},
-        [&](const std::vector<at::Tensor>& pieces) { add_piece(pieces[0], pieces[1], distance); });
-    if (!fold) {
-      // The same view of the same memory is equal however many elements it has.
-      if (a.strides() != b.strides()) return std::nullopt;
-      const std::optional<Distance> reach = distance_of(reach_of(a), reach_of(b));
-      return reach && reach->is_same_bits ? reach : std::nullopt;
-    }
-    distance.num_different *= *fold;
-    return distance;
-  }
-
   bool with_values_;
   std::vector<Json> path_;
   std::vector<Difference> differences_;
@@ -262,12 +292,10 @@ class Comparison {
 };
 
 std::string summary(const Comparison& comparison) {
-  const size_t count = comparison.differences().size();
   const size_t num_equal = comparison.num_equal();
-  const std::string equal =
-      std::to_string(num_equal) + (num_equal == 1 ? " entry is equal" : " entries are equal");
-  if (count == 0) return "no difference: " + equal;
-  return std::to_string(count) + (count == 1 ? " difference; " : " differences; ") + equal;
+  const std::string equal = base::counted(num_equal, "entry is equal", "entries are equal");
+  const size_t count = comparison.differences().size();
+  return (count == 0 ? "no difference: " : base::counted(count, "difference") + "; ") + equal;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <torch/torch.h>
 
+#include "checkpoint/archive.h"
 #include "checkpoint/checkpoint_support.h"
 #include "cli/command.h"
 #include "torchamp/checkpoint/checkpoint.h"
@@ -88,11 +89,12 @@ TEST(Inspect, ShowsTheTreeAndWhatItMeans) {
   checkpoint::save(folder / "last.pt", training());
   const Result result = folder.run({"inspect", "last.pt"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  for (const char* text : {"last.pt: .pt (zip), ", "epoch 3, loss 0.25, lr 0.125\n",
-                           "model_state_dict", "float32  (2, 3)     24 bytes  max 5\n", "max 8\n",
-                           "= 7\n", "AdamW state of 1 parameter, step 5, lr 0.125", "(0.9, 0.999)",
-                           "GradScaler state: scale 1024, growth tracker 17 of 2000",
-                           "state of a CPU random generator", "6 tensors, ", "\nall finite\n"}) {
+  for (const char* text :
+       {"last.pt: .pt (zip), ", "epoch 3, loss 0.25, lr 0.125, loss scale 1024\n",
+        "model_state_dict", "float32  (2, 3)     24 bytes  max 5\n", "max 8\n", "= 7\n",
+        "AdamW state of 1 parameter, step 5, lr 0.125", "(0.9, 0.999)",
+        "GradScaler state: scale 1024, 17 of 2000 steps without overflow until it grows",
+        "state of a CPU random generator", "6 tensors, ", "\nall finite\n"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
 }
@@ -147,6 +149,81 @@ TEST(Inspect, ReadsEveryFormatByItsContent) {
   EXPECT_EQ(legacy.at("run"), zip.at("run"));
 }
 
+TEST(Inspect, ClaimsNoChecksumsThatAFileHasNot) {
+  Folder folder;
+  const std::string golden_folder = TORCHAMP_GOLDEN_DIR "/checkpoint/";
+  const std::string legacy = golden_folder + "1.13.1/legacy/training.pt";
+  const Result result = folder.run({"inspect", legacy, "--verify"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("no checksums: files before PyTorch 1.6 have none\n"));
+  EXPECT_EQ(inspect_json(folder, {legacy, "--verify"}).at("verified"), false);
+}
+
+TEST(Inspect, SaysWhatAFileOfOnePartIs) {
+  Folder folder;
+  const StateDict run = training();
+  const auto head = [&](const StateDict& state) {
+    checkpoint::save(folder / "a.pt", state);
+    return lines(folder.run({"inspect", "a.pt"}).out).at(1);
+  };
+  EXPECT_EQ(head(run.at("optimizer_state_dict").to_dict()),
+            "AdamW state of 1 parameter, step 5, lr 0.125");
+  EXPECT_EQ(head(run.at("scaler_state_dict").to_dict()),
+            "GradScaler state: scale 1024, 17 of 2000 steps without overflow until it grows");
+  EXPECT_EQ(head(weights()), "weights of a model");
+  const StateDict group =
+      dict({{"lr", 0.1}, {"nesterov", false}, {"params", base::List{{0, 1, 2}}}});
+  EXPECT_EQ(head(dict({{"state", StateDict()}, {"param_groups", base::List{{group, group}}}})),
+            "SGD state of 6 parameters, still empty, lr 0.1");
+  EXPECT_EQ(head(StateDict()), "no tensors");
+}
+
+TEST(Inspect, SaysWhatATrainersCheckpointHolds) {
+  Folder folder;
+  ASSERT_EQ(folder
+                .run(words("train --model mlp --hidden 8 --data synthetic --examples 64 --batch 16 "
+                           "--threads 1 --precision fp16 --ema 0.5 --keep-best --checkpoint a.pt"))
+                .exit_code,
+            0);
+  const Result result = folder.run({"inspect", "a.pt", "--all"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(lines(result.out).at(1), ::testing::StartsWith("epoch 1, step 4, loss "));
+  for (const char* text :
+       {", loss scale 65536, precision fp16, written by torchamp ", "dict of 4: weights of a model",
+        "AdamW state of 4 parameters, step 4, lr 0.001",
+        "GradScaler state: scale 65536, 4 of 2000 steps without overflow until it grows",
+        "what the scaler did: 4 steps applied, 0 skipped", "learning-rate schedule, step 4",
+        "state of the random generators: CPU\n", "averaged weights, updated 4 times",
+        "where the run stands, epoch 1, step 4, skipped 0", "options of the run",
+        "the best checkpoint so far, step 4, metric "}) {
+    EXPECT_THAT(result.out, HasSubstr(text));
+  }
+}
+
+TEST(Inspect, LongValuesEndInDots) {
+  Folder folder;
+  base::List numbers;
+  for (int i = 0; i < 100; ++i) numbers.items.emplace_back(i);
+  std::string letters;
+  for (int i = 0; i < 100; ++i) letters += "\xc3\xaa";
+  checkpoint::save(folder / "a.pt",
+                   dict({{"n", numbers}, {"s", letters}, {"q", "it's"}, {"b", base::Bytes{"x"}}}));
+  const std::string out = folder.run({"inspect", "a.pt"}).out;
+  EXPECT_THAT(out, HasSubstr("26, 27, ...]\n"));  // the next one would begin after 100 characters
+  EXPECT_THAT(out, HasSubstr("\xc3\xaa...'\n"));  // whole characters
+  EXPECT_THAT(out, HasSubstr("\"it's\""));
+  EXPECT_THAT(out, HasSubstr("1 byte\n"));
+}
+
+TEST(Inspect, AFileThatIsNoDictHasARowWithoutKeys) {
+  Folder folder;
+  write_file(folder / "a.pt", make_checkpoint("\x80\x02]K\x07"
+                                              "a."));
+  const json document = inspect_json(folder, {"a.pt"});
+  EXPECT_EQ(document.at("entries").at(0).at("key"), json::array());
+  EXPECT_THAT(folder.run({"inspect", "a.pt"}).out, HasSubstr("\n  (value)  [7]\n"));
+}
+
 TEST(Inspect, CountsWhatIsNotFinite) {
   Folder folder;
   checkpoint::save(folder / "a.pt", with_faults());
@@ -163,6 +240,50 @@ TEST(Inspect, CountsWhatIsNotFinite) {
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, HasSubstr("2 NaN, 1 inf, max 3\n"));
   EXPECT_THAT(text.out, HasSubstr("\nnot finite (2): bad, half\n"));
+}
+
+// Far more values than a piece holds, the faults at its ends; 3 and 0.5 are numbers of every dtype.
+TEST(Inspect, LooksAtEveryValueOfEveryFloatingDtype) {
+  Folder folder;
+  constexpr int64_t kSize = (int64_t{3} << 20) + 5;
+  const std::vector<std::pair<std::string, at::ScalarType>> dtypes = {
+      {"float32", at::kFloat},
+      {"float64", at::kDouble},
+      {"float16", at::kHalf},
+      {"bfloat16", at::kBFloat16},
+      {"float8_e5m2", at::ScalarType::Float8_e5m2}};
+  StateDict good;
+  StateDict bad;
+  for (const auto& [name, dtype] : dtypes) {
+    at::Tensor values = torch::full({kSize}, 0.5F);
+    values[kSize - 1] = -3;
+    good.set(name, values.clone().to(dtype));
+    values[0] = -INFINITY;
+    values[1] = NAN;
+    values[kSize - 2] = -NAN;
+    values[kSize / 2] = INFINITY;
+    values[kSize - 3] = NAN;
+    bad.set(name, values.to(dtype));
+  }
+  const at::Tensor parts = torch::tensor({1.0F, -4.0F, NAN, INFINITY});
+  bad.set("complex64", torch::view_as_complex(parts.reshape({2, 2})));
+  checkpoint::save(folder / "good.pt", good);
+  checkpoint::save(folder / "bad.pt", bad);
+  const json whole = inspect_json(folder, {"good.pt"});
+  const json faulty = inspect_json(folder, {"bad.pt"});
+  EXPECT_EQ(whole.at("summary").at("all_finite"), true);
+  for (const auto& each : dtypes) {
+    const json of_good = entry(whole, {each.first});
+    EXPECT_EQ(of_good.at("max_abs"), 3.0) << each.first;
+    EXPECT_EQ(of_good.at("nan"), 0) << each.first;
+    const json of_bad = entry(faulty, {each.first});
+    EXPECT_EQ(of_bad.at("max_abs"), 3.0) << each.first;
+    EXPECT_EQ(of_bad.at("nan"), 3) << each.first;
+    EXPECT_EQ(of_bad.at("inf"), 2) << each.first;
+  }
+  EXPECT_EQ(entry(faulty, {"complex64"}).at("max_abs"), 4.0);
+  EXPECT_EQ(entry(faulty, {"complex64"}).at("nan"), 1);
+  EXPECT_EQ(entry(faulty, {"complex64"}).at("inf"), 1);
 }
 
 TEST(Inspect, CheckAnswersByExitCode) {
@@ -184,6 +305,9 @@ TEST(Inspect, SharedStoragesCountOnce) {
   EXPECT_EQ(document.at("summary").at("elements"), 100);
   EXPECT_EQ(document.at("summary").at("bytes"), 400);
   EXPECT_EQ(entry(document, {"again"}).at("storage_of"), json({"tied"}));
+
+  checkpoint::save(folder / "b.pt", dict({{"view", base[3]}, {"whole", base}}));
+  EXPECT_EQ(inspect_json(folder, {"b.pt"}).at("summary").at("elements"), 100);
 }
 
 TEST(Inspect, LongListsAreShortened) {
@@ -275,10 +399,10 @@ TEST(InspectDiff, EveryKindOfDifferenceIsTold) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.out,
             "! values: 2 of 3 elements differ, by at most 1 (relative 0.25)\n"
-            "! nan: 1 of 1 elements differ, by at most inf (relative inf)\n"
+            "! nan: 1.0 -> nan\n"
             "! zero: same values in other bits\n"
-            "! long: 1 of 2 elements differ, by at most 1 (relative 1.11e-16)\n"
-            "! dtype: float32 -> bfloat16, 1 of 2 elements differ, by at most 0.001 (relative "
+            "! long: 1 of 2 elements differs, by at most 1 (relative 1.11e-16)\n"
+            "! dtype: float32 -> bfloat16, 1 of 2 elements differs, by at most 0.001 (relative "
             "0.000999)\n"
             "! shape: (2, 3) -> (3, 2)\n"
             "! type: int 1 -> float 1.0\n"
@@ -301,6 +425,18 @@ TEST(InspectDiff, EveryKindOfDifferenceIsTold) {
   EXPECT_EQ(differences[1].at("max_abs"), "inf");
   EXPECT_EQ(differences[7], json({{"key", {"epoch"}}, {"kind", "value"}, {"a", 3}, {"b", 4}}));
   EXPECT_EQ(differences[9].at("key"), json({"list", 2}));
+}
+
+TEST(InspectDiff, AComplexNumberIsOneElement) {
+  Folder folder;
+  const at::Tensor parts = torch::arange(8.0F).reshape({4, 2});
+  const at::Tensor others = parts.clone();
+  others[1] += 1;      // both parts
+  others[3][1] = 7.5;  // one
+  checkpoint::save(folder / "a.pt", dict({{"c", torch::view_as_complex(parts)}}));
+  checkpoint::save(folder / "b.pt", dict({{"c", torch::view_as_complex(others)}}));
+  EXPECT_THAT(folder.run({"inspect", "a.pt", "--diff", "b.pt"}).out,
+              HasSubstr("! c: 2 of 4 elements differ, by at most 1 "));
 }
 
 TEST(InspectDiff, LargeTensorsAreComparedInPieces) {
@@ -342,6 +478,15 @@ TEST(Convert, TakesTheEntryThatIsNamed) {
   checkpoint::save(folder / "deep.pt", dict({{"net", weights()}, {"w", torch::ones({1})}}));
   EXPECT_EQ(folder.run({"convert", "deep.pt", "deep.safetensors"}).exit_code, 0);
   EXPECT_TRUE(checkpoint::load_safetensors(folder / "deep.safetensors").contains("net.fc.weight"));
+}
+
+TEST(Convert, EndingsMayBeCapitals) {
+  Folder folder;
+  checkpoint::save(folder / "A.PT", weights());
+  EXPECT_EQ(folder.run({"convert", "A.PT", "B.SAFETENSORS"}).exit_code, 0);
+  EXPECT_TRUE(checkpoint::is_safetensors(folder / "B.SAFETENSORS"));
+  EXPECT_EQ(folder.run({"convert", "B.SAFETENSORS", "C.PTH"}).exit_code, 0);
+  EXPECT_EQ(checkpoint::load(folder / "C.PTH").size(), 3U);
 }
 
 TEST(Convert, OthersAreRefusedOrLeftOutByName) {
@@ -418,6 +563,7 @@ TEST(InspectAndConvert, BadInputIsOneLine) {
       {{"convert", "last.pt", "last.pt"}, 2, "'last.pt' is the file to read"},
       {{"convert", "last.pt", "link.pt"}, 2, "'link.pt' is the file to read"},
       {{"convert", "last.pt", "a.txt"}, 2, "ends in '.txt'; .pt, .pth, .bin and .safetensors"},
+      {{"convert", "last.pt", "a"}, 2, "'a' has no ending; .pt, .pth, .bin and .safetensors"},
       {{"convert", "last.pt", "a.pt", "--key", "nets"},
        2,
        "has no dict 'nets' (--key); those with tensors are: 'model_state_dict'"},
@@ -435,6 +581,7 @@ TEST(InspectAndConvert, BadInputIsOneLine) {
     const std::string which = ::testing::PrintToString(each.arguments);
     EXPECT_EQ(result.exit_code, each.exit_code) << which << result.err;
     EXPECT_THAT(result.err, HasSubstr(each.text)) << which;
+    EXPECT_THAT(result.err, Not(HasSubstr("::"))) << which;  // a C++ name
     EXPECT_EQ(lines(result.err).size(), 1U) << which << result.err;
     EXPECT_FALSE(std::filesystem::exists(folder / "a.pt")) << which;
   }
