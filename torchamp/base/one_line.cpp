@@ -2,36 +2,10 @@
 
 #include <cstdint>
 
+#include "torchamp/base/utf8.h"
+
 namespace torchamp::base {
 namespace {
-
-struct Character {
-  size_t num_bytes = 1;
-  uint32_t code = 0;
-  bool is_valid = false;
-};
-
-// The character of UTF-8 that `text`, which is not empty, begins with.
-Character first_character(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const uint32_t lead = byte(0);
-  const size_t length = lead < 0x80   ? 1
-                        : lead < 0xC2 ? 0
-                        : lead < 0xE0 ? 2
-                        : lead < 0xF0 ? 3
-                        : lead < 0xF5 ? 4
-                                      : 0;
-  if (length == 0 || length > text.size()) return {};
-  uint32_t code = length == 1 ? lead : lead & (0x7FU >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return {};
-    code = (code << 6) | (byte(i) & 0x3FU);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xD800 && code < 0xE000;
-  if (code < kLeast[length] || code > 0x10FFFF || is_surrogate) return {};
-  return {length, code, true};
-}
 
 // What terminals obey instead of showing it: control characters, line ends, directions of writing.
 bool is_control(uint32_t code) {
@@ -51,7 +25,8 @@ std::string one_line(std::string_view text, size_t most_bytes) {
   std::string result;
   for (size_t i = 0; i < text.size();) {
     if (i >= most_bytes) return result + "...";
-    const Character next = first_character(text.substr(i));
+    const detail::Utf8Character next =
+        detail::first_character(text.substr(i), detail::Surrogates::kRefused);
     if (!next.is_valid) {
       result += "\\x" + hexadecimal(static_cast<unsigned char>(text[i]), 2);
     } else if (next.code == '\n') {

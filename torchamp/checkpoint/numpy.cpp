@@ -11,6 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Half.h>
 
+#include "torchamp/base/utf8.h"
 #include "torchamp/base/words.h"
 
 namespace torchamp::checkpoint {
@@ -18,27 +19,6 @@ namespace {
 
 using base::Value;
 using Kind = Node::Kind;
-
-void append_utf8(std::string& text, uint32_t code) {
-  const auto tail = [&](unsigned shift) {
-    text.push_back(static_cast<char>(0x80U | ((code >> shift) & 0x3FU)));
-  };
-  if (code < 0x80) {
-    text.push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    text.push_back(static_cast<char>(0xC0U | (code >> 6)));
-    tail(0);
-  } else if (code < 0x10000) {
-    text.push_back(static_cast<char>(0xE0U | (code >> 12)));
-    tail(6);
-    tail(0);
-  } else {
-    text.push_back(static_cast<char>(0xF0U | (code >> 18)));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
-}
 
 // The bytes of a str whose characters are below 256; nothing when one is not.
 std::optional<std::string> latin1(std::string_view utf8) {
@@ -196,7 +176,7 @@ Value value_of(BuildContext& context, const Dtype& dtype, const std::string& byt
       for (size_t i = 0; i < count; ++i) {
         const auto code = item<uint32_t>(bytes, i);
         if (code > 0x10FFFF) context.fail_damaged("is a numpy str with a character beyond Unicode");
-        append_utf8(text, code);
+        base::detail::append_utf8(text, code);
       }
       return text;
     }

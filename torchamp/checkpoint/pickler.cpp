@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "torchamp/base/utf8.h"
 #include "torchamp/checkpoint/dtype.h"
 #include "torchamp/checkpoint/format_error.h"
 
@@ -18,29 +19,6 @@ namespace {
 using base::CheckpointError;
 using base::StateDict;
 using base::Value;
-
-// Python refuses to read other text: strict UTF-8, surrogates allowed, as weights_only decodes it.
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80   ? 1
-                          : lead < 0xC2 ? 0
-                          : lead < 0xE0 ? 2
-                          : lead < 0xF0 ? 3
-                          : lead < 0xF5 ? 4
-                                        : 0;
-    if (length == 0 || length > text.size() - i) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(text[i + k]) & 0xC0U) != 0x80U) return false;
-    }
-    const unsigned second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
-    if (lead == 0xE0 && second < 0xA0) return false;  // longer than needed
-    if (lead == 0xF0 && second < 0x90) return false;
-    if (lead == 0xF4 && second > 0x8F) return false;  // beyond U+10FFFF
-    i += length;
-  }
-  return true;
-}
 
 class Pickler {
  public:
@@ -97,7 +75,8 @@ class Pickler {
 
   void string(const std::string& text) {
     once(strings_, text, [&] {
-      if (!is_utf8(text)) {
+      // Surrogates are allowed, as Python writes and reads them.
+      if (!base::detail::is_utf8(text, base::detail::Surrogates::kAllowed)) {
         fail(
             "holds text that is not UTF-8; Python would refuse the file. Is it binary data? Use "
             "a uint8 tensor.");
@@ -249,13 +228,7 @@ class Pickler {
       if (i == 1) return string("latin1");
       std::string text;
       for (const char byte : value.data) {
-        const auto code = static_cast<unsigned char>(byte);
-        if (code < 0x80) {
-          text.push_back(byte);
-        } else {
-          text.push_back(static_cast<char>(0xC0U | (code >> 6)));
-          text.push_back(static_cast<char>(0x80U | (code & 0x3FU)));
-        }
+        base::detail::append_utf8(text, static_cast<unsigned char>(byte));
       }
       string(text);
     });
