@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "torchamp/base/error.h"
-#include "torchamp/checkpoint/format_error.h"
 
 namespace torchamp::checkpoint {
 namespace {

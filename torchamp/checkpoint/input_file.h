@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 
+#include "torchamp/checkpoint/format_error.h"
+
 namespace torchamp::checkpoint {
 
 /// An open regular file. CheckpointError, begun with "[who]" and the path, when it cannot be opened
@@ -37,5 +39,15 @@ class InputFile {
   uint64_t size_ = 0;
   std::shared_ptr<char> map_;
 };
+
+/// What `read` gives of the file at `path`. Every fault becomes a CheckpointError that begins with
+/// "[who]" and the path.
+template <typename Read>
+auto read_file(const char* who, const std::filesystem::path& path, Read read) {
+  return told_after(std::string("[") + who + "] '" + path.string() + "' cannot be read: ", [&] {
+    InputFile file(path, who);
+    return read(file);
+  });
+}
 
 }  // namespace torchamp::checkpoint

@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <new>
 #include <string>
 #include <string_view>
-
-#include <c10/util/Exception.h>
 
 #include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
@@ -87,27 +84,10 @@ Value load_unread(const InputFile& file, StorageReader& reader) {
   refuse(file, start);
 }
 
-// What `read` gives; errors name `path` and `who`.
-template <typename Read>
-auto told_by(const char* who, const std::filesystem::path& path, Read read) {
-  const std::string start = std::string("[") + who + "] '" + path.string() + "' cannot be read: ";
-  try {
-    return read();
-  } catch (const FormatError& error) {
-    throw CheckpointError(start + error.what());
-  } catch (const c10::Error& error) {  // LibTorch's own text, without the backtrace
-    const std::string text = error.what_without_backtrace();
-    throw CheckpointError(start + text.substr(0, text.find('\n')));
-  } catch (const std::bad_alloc&) {
-    throw CheckpointError(start + "there is not enough memory for it.");
-  }
-}
-
 }  // namespace
 
 Value load_value(const std::filesystem::path& path, const LoadOptions& options) {
-  return told_by(kLoad, path, [&] {
-    InputFile file(path, kLoad);
+  return read_file(kLoad, path, [&](InputFile& file) {
     StorageReader reader(file, options.mmap, options.verify.value_or(!options.mmap));
     Value value = load_unread(file, reader);
     reader.finish();
@@ -127,9 +107,7 @@ StateDict load(const std::filesystem::path& path, const LoadOptions& options) {
 }
 
 void verify(const std::filesystem::path& path) {
-  const char* const kVerify = "checkpoint::verify";
-  told_by(kVerify, path, [&] {
-    InputFile file(path, kVerify);
+  read_file("checkpoint::verify", path, [](InputFile& file) {
     StorageReader mapped(file, /*is_mapped=*/true, /*is_verified=*/false);
     load_unread(file, mapped);
     if (!is_archive(file.read_at(0, std::min(file.size(), kStart)))) return true;  // no checksums

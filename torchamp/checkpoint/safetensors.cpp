@@ -1,7 +1,6 @@
 #include "torchamp/checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,7 +12,6 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/Exception.h>
 
 #include "torchamp/base/words.h"
 #include "torchamp/checkpoint/atomic_file.h"
@@ -83,29 +81,6 @@ StateDict read_tensors(InputFile& file, const LoadOptions& options) {
   return result;
 }
 
-// LibTorch's own text for a c10::Error, without the backtrace.
-std::string first_line(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
-}
-
-// Runs `read` on the file at `path` for `caller`; every fault of it becomes a CheckpointError that
-// names it.
-template <typename Read>
-auto reading(const char* caller, const std::filesystem::path& path, Read read) {
-  const std::string who = std::string("[") + caller + "] '" + path.string() + "' cannot be read: ";
-  try {
-    InputFile file(path, caller);
-    return read(file);
-  } catch (const FormatError& error) {
-    throw CheckpointError(who + error.what());
-  } catch (const c10::Error& error) {
-    throw CheckpointError(who + first_line(error));
-  } catch (const std::bad_alloc&) {
-    throw CheckpointError(who + "there is not enough memory for it.");
-  }
-}
-
 // A tensor to write, and what the header says of it.
 struct Item {
   safetensors::Tensor entry;
@@ -158,14 +133,11 @@ class Plan {
     file.write(length.data(), length.size());
     file.write(json_.data(), json_.size());
     for (const Item& item : items_) {
-      try {
-        const at::Tensor bytes =
-            item.tensor->detach().resolve_conj().resolve_neg().contiguous().cpu();
-        file.write(bytes.const_data_ptr(), bytes.nbytes());
-      } catch (const c10::Error& error) {
-        fail("tensor '" + base::printable(item.entry.name) +
-             "' could not be copied to the CPU: " + first_line(error));
-      }
+      const at::Tensor bytes = told_after(
+          who_ + "tensor '" + base::printable(item.entry.name) +
+              "' could not be copied to the CPU: ",
+          [&] { return item.tensor->detach().resolve_conj().resolve_neg().contiguous().cpu(); });
+      file.write(bytes.const_data_ptr(), bytes.nbytes());
     }
   }
 
@@ -208,7 +180,7 @@ class Plan {
 }  // namespace
 
 bool is_safetensors(const std::filesystem::path& path) {
-  return reading("checkpoint::is_safetensors", path, [](const InputFile& file) {
+  return read_file("checkpoint::is_safetensors", path, [](const InputFile& file) {
     if (file.size() <= safetensors::kLengthBytes) return false;
     char first = '\0';
     file.read_at(safetensors::kLengthBytes, &first, 1);
@@ -217,11 +189,11 @@ bool is_safetensors(const std::filesystem::path& path) {
 }
 
 StateDict load_safetensors(const std::filesystem::path& path, const LoadOptions& options) {
-  return reading(kLoad, path, [&](InputFile& file) { return read_tensors(file, options); });
+  return read_file(kLoad, path, [&](InputFile& file) { return read_tensors(file, options); });
 }
 
 StateDict safetensors_metadata(const std::filesystem::path& path) {
-  return reading("checkpoint::safetensors_metadata", path, [](const InputFile& file) {
+  return read_file("checkpoint::safetensors_metadata", path, [](const InputFile& file) {
     uint64_t data_offset = 0;
     return read_header(file, &data_offset).metadata;
   });
