@@ -63,24 +63,11 @@ void LegacyReader::parse() {
     throw FormatError("the file has the format before PyTorch 1.6 in another version; version " +
                       std::to_string(kVersion) + " is expected." + kDamaged);
   }
-  check_system(machine_->load_next());
+  // What machine wrote it: told for information alone. Where it is big-endian, items were turned
+  // around as they were written, so all files hold little-endian ones.
+  machine_->load_next();
   root_ = &machine_->load_next();
   keys_ = &machine_->load_next();
-}
-
-void LegacyReader::check_system(const Node& system) const {
-  for (size_t i = 0; i + 1 < system.items.size(); i += 2) {
-    const Node& key = *system.items[i];
-    const Node& value = *system.items[i + 1];
-    const bool is_big_endian = system.kind == Kind::kDict && key.kind == Kind::kString &&
-                               key.text == "little_endian" && value.kind == Kind::kBool &&
-                               value.integer == 0;
-    if (is_big_endian) {
-      throw FormatError(
-          "the file was written on a big-endian machine; little-endian data is expected. Load it "
-          "in Python on this machine and save it again.");
-    }
-  }
 }
 
 // After the pickles, for each key: how many items, in 8 bytes, and the items.

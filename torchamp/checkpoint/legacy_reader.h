@@ -31,7 +31,6 @@ class LegacyReader {
  private:
   void read_pickles(const InputFile& file);
   void parse();
-  void check_system(const Node& system) const;
   void find_storages(const InputFile& file);
 
   std::string bytes_;  // the start of the file, with all pickles

@@ -168,7 +168,7 @@ def main():
 
     write_zip("refused/big_endian.pt", "3\n", today, records=[("byteorder", "big")])
     write_zip("refused/compressed.pt", "3\n", today, compression=zipfile.ZIP_DEFLATED)
-    (HERE / "refused" / "legacy_big_endian.pt").write_bytes(legacy(pickled(values(of_legacy)), little=False))
+    (HERE / "legacy_big_endian.pt").write_bytes(legacy(pickled(values(of_legacy)), little=False))
     write_tar("refused/tar.pt")
 
 
