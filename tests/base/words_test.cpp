@@ -12,6 +12,8 @@ TEST(Words, AnArticleFitsTheFirstLetter) {
   EXPECT_EQ(with_article("int"), "an int");
   EXPECT_EQ(with_article("os.system"), "an os.system");
   EXPECT_EQ(with_article("NoneType"), "a NoneType");
+  EXPECT_EQ(with_article("None"), "None");
+  EXPECT_EQ(with_article("bytes"), "bytes");
   EXPECT_EQ(with_article(""), "a ");
 }
 

@@ -130,6 +130,7 @@ TEST(DamagedCheckpoint, SaysWhatTheFileIs) {
   expect_error("", "the file is empty; a zip archive is expected");
   expect_error("hello", "does not start as a zip archive does");
   expect_error("\x80", "does not start as a zip archive does");
+  expect_error(little_endian(UINT64_MAX, 8) + "{\"w\"", "looks like safetensors");
   expect_error("version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer");
   expect_error(little_endian(2, 8) + "{}", "looks like safetensors");
   const std::string whole = read_file(golden("checkpoint/2.15.0/training.pt"));

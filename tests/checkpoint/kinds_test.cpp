@@ -117,6 +117,8 @@ TEST(CheckpointKinds, BytesComeInEveryProtocolsForm) {
                  "entry ['k'] is bytes made of something other than a latin1 str");
   expect_refused("c_codecs\nencode\n" + text("a") + text("utf-16") + "\x86R", "is bytes made of");
   expect_refused("c_codecs\nencode\n)R", "is bytes made of");
+  expect_refused("}" + encoded + "K\x01s", "['k'] has a key that is bytes; str and int keys");
+  expect_refused("}" + bytes(data) + "K\x01s", "['k'] has a key that is bytes;");
 }
 
 TEST(CheckpointKinds, StringsOfPython2AreStr) {

@@ -167,14 +167,25 @@ TEST(Safetensors, WritesPythonsBytesWhateverTheOrder) {
   EXPECT_EQ(read_file(folder / "empty"), read_file(golden_file("empty")));
 }
 
-TEST(Safetensors, IsKnownByItsContent) {
+TEST(Safetensors, IsKnownByItsContentElseByItsName) {
   const TemporaryFolder folder;
   EXPECT_TRUE(is_safetensors(golden_file("names")));
   EXPECT_TRUE(is_safetensors(golden_file("empty")));
   EXPECT_FALSE(is_safetensors(golden("checkpoint/2.15.0/training.pt")));
   for (const std::string& text : {""s, "short"s, "a text of more than nine bytes"s}) {
-    write_file(folder / "a.safetensors", text);
-    EXPECT_FALSE(is_safetensors(folder / "a.safetensors")) << text;
+    write_file(folder / "a.bin", text);
+    EXPECT_FALSE(is_safetensors(folder / "a.bin")) << text;
+    for (const char* name : {"a.safetensors", "a.SafeTensors"}) {
+      write_file(folder / name, text);
+      EXPECT_TRUE(is_safetensors(folder / name)) << name << text;
+    }
+  }
+  // A header of an impossible length is still one.
+  write_file(folder / "a.bin", little_endian(UINT64_MAX, 8) + R"({"w":{}})");
+  EXPECT_TRUE(is_safetensors(folder / "a.bin"));
+  for (const char* name : {"checkpoint/2.15.0/model.pt", "checkpoint/2.15.0/legacy/model.pt"}) {
+    write_file(folder / "a.safetensors", read_file(golden(name)));
+    EXPECT_FALSE(is_safetensors(folder / "a.safetensors")) << name;
   }
   EXPECT_THROW(is_safetensors(folder / "absent"), CheckpointError);
 }
@@ -269,6 +280,14 @@ TEST(Safetensors, WhatTheFormatCannotHoldIsRefusedBeforeTheFileIsTouched) {
   EXPECT_FALSE(std::filesystem::exists(folder / "a.partial"));
 }
 
+TEST(Safetensors, WhatTheSystemRefusesIsToldByTheFunctionCalled) {
+  const TemporaryFolder folder;
+  const std::string error =
+      error_of_saving([&] { save_safetensors(folder / "absent/a.safetensors", {}); });
+  EXPECT_EQ(error.find("[checkpoint::save_safetensors] '"), 0U) << error;
+  EXPECT_NE(error.find("' was not written: opening its .partial file failed"), std::string::npos);
+}
+
 TEST(Safetensors, PythonReadsAndWritesTheSame) {
   const std::string interpreter = TORCHAMP_PYTHON_WITH_TORCH;
   if (interpreter.empty()) GTEST_SKIP() << "no Python with torch was found";
@@ -298,6 +317,7 @@ TEST(SafetensorsHeader, LengthMustFitFileAndFormat) {
   expect_error(little_endian(100000001, 8) + "{}", "announce a header of 100000001 bytes; at most");
   expect_error(little_endian(UINT64_MAX, 8) + "{}", "of 18446744073709551615 bytes; at most");
   expect_error("{\"w\":{\"dtype\":\"F32\"", "Is this a safetensors file?");
+  expect_error("version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer");
 }
 
 TEST(SafetensorsHeader, MustBeOneJsonObjectPaddedWithSpaces) {

@@ -3,6 +3,7 @@
 namespace torchamp::base {
 
 std::string with_article(std::string_view noun) {
+  if (noun == "None" || noun == "bytes") return std::string(noun);
   const bool is_vowel =
       !noun.empty() && std::string_view("aeiou").find(noun[0]) != std::string_view::npos;
   return (is_vowel ? "an " : "a ") + std::string(noun);

@@ -11,7 +11,8 @@
 
 namespace torchamp::base {
 
-/// "a dict", "an int": `noun` behind its article, told by its first letter.
+/// "a dict", "an int": `noun` behind its article, told by its first letter; "None" and "bytes" have
+/// none.
 TORCHAMP_API std::string with_article(std::string_view noun);
 
 /// "1 tensor", "2 tensors"; `plural` where an s alone does not make it: "2 entries".

@@ -77,7 +77,8 @@ fs::path follow_links(const fs::path& path) {
   return target;
 }
 
-AtomicFile::AtomicFile(const fs::path& target) : asked_(target), target_(follow_links(target)) {
+AtomicFile::AtomicFile(const fs::path& target, const char* who)
+    : who_(who), asked_(target), target_(follow_links(target)) {
   std::error_code ignored;
   const fs::file_status status = fs::status(target_, ignored);
   if (!target_.has_filename() || fs::is_directory(status)) fail("opening it", EISDIR);
@@ -194,7 +195,7 @@ void AtomicFile::copy_to(const fs::path& name) const {
   if (source < 0) fail("reading its .partial file", errno);
   const std::unique_ptr<const int, void (*)(const int*)> closes(&source,
                                                                 [](const int* d) { ::close(*d); });
-  AtomicFile copy(name);
+  AtomicFile copy(name, who_);
   copy.reserve(size_);
   std::vector<char> buffer(size_t{1} << 20);
   while (copy.size() < size_) {
@@ -219,7 +220,7 @@ void AtomicFile::sync_folder() const {
 
 void AtomicFile::fail(const std::string& action, int error) const {
   throw base::CheckpointError(
-      "[checkpoint::save] '" + asked_.string() + "' was not written: " + action +
+      std::string("[") + who_ + "] '" + asked_.string() + "' was not written: " + action +
       " failed with \"" + std::generic_category().message(error) +
       "\"; a checkpoint that stood there is unchanged. " + likely_cause(error));
 }

@@ -21,7 +21,8 @@ std::filesystem::path follow_links(const std::filesystem::path& path);
 /// errors are CheckpointError; destruction without commit() removes the partial file.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& target);
+  /// `who` stands in brackets before every error.
+  explicit AtomicFile(const std::filesystem::path& target, const char* who = "checkpoint::save");
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -48,6 +49,7 @@ class AtomicFile {
   void copy_to(const std::filesystem::path& name) const;
   void sync_folder() const;
 
+  const char* who_;
   std::filesystem::path asked_;    // as the caller wrote it, for messages
   std::filesystem::path target_;   // with symbolic links followed
   std::filesystem::path partial_;  // target_ + ".partial"

@@ -47,7 +47,8 @@ std::string kind_text(const Node& node) {
       return is_named ? dotted(id.items[1]->text) : "storage";
     }
     case Kind::kCall:
-      return dotted(node.items[0]->text);
+      // As Python writes bytes before protocol 3.
+      return is_call(node, "_codecs\nencode") ? "bytes" : dotted(node.items[0]->text);
   }
   return "value";
 }

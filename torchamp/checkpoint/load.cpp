@@ -1,9 +1,9 @@
-#include <algorithm>
 #include <string>
 #include <string_view>
 
 #include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
+#include "torchamp/checkpoint/file_kind.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
 #include "torchamp/checkpoint/legacy_reader.h"
@@ -21,22 +21,17 @@ using base::Value;
 
 constexpr const char* kLoad = "checkpoint::load";
 
-constexpr uint64_t kStart = 64;  // bytes that tell what a file is
-
 // Says what a file is that is neither a zip archive nor of the format before.
-[[noreturn]] void refuse(const InputFile& file, std::string_view start) {
-  if (start.empty()) {
+[[noreturn]] void refuse(const InputFile& file, FileKind kind) {
+  refuse_pointer(file);
+  if (kind == FileKind::kSafetensors) {
+    throw FormatError(
+        "the file looks like safetensors, or is named so; a .pt file of torch.save is expected. "
+        "load_safetensors() reads the other kind.");
+  }
+  if (file.size() == 0) {
     throw FormatError(
         "the file is empty; a zip archive is expected. Was the file truncated or damaged?");
-  }
-  if (start.size() > 9 && start[8] == '{' && (start[9] == '"' || start[9] == '}')) {
-    throw FormatError(
-        "the file looks like safetensors; a .pt file is expected. Was it written by torch.save?");
-  }
-  if (start.starts_with("version https://git-lfs")) {
-    throw FormatError(
-        "the file is a Git LFS pointer; the checkpoint itself is expected. Was 'git lfs pull' "
-        "forgotten?");
   }
   constexpr std::string_view kTar = "ustar";
   constexpr uint64_t kTarAt = 257;
@@ -74,14 +69,12 @@ Value load_legacy(const InputFile& file, StorageReader& reader) {
                  {[&](const std::string& key) { return legacy.locate(key); }, reader});
 }
 
-bool is_archive(std::string_view start) { return start.starts_with("PK\x03\x04"); }
-
 // The value of `file`, its tensors still to be read.
 Value load_unread(const InputFile& file, StorageReader& reader) {
-  const std::string start = file.read_at(0, std::min(file.size(), kStart));
-  if (is_archive(start)) return load_archive(file, reader);
-  if (LegacyReader::recognizes(start)) return load_legacy(file, reader);
-  refuse(file, start);
+  const FileKind kind = kind_of(file);
+  if (kind == FileKind::kZip) return load_archive(file, reader);
+  if (kind == FileKind::kLegacy) return load_legacy(file, reader);
+  refuse(file, kind);
 }
 
 }  // namespace
@@ -110,7 +103,7 @@ void verify(const std::filesystem::path& path) {
   read_file("checkpoint::verify", path, [](InputFile& file) {
     StorageReader mapped(file, /*is_mapped=*/true, /*is_verified=*/false);
     load_unread(file, mapped);
-    if (!is_archive(file.read_at(0, std::min(file.size(), kStart)))) return true;  // no checksums
+    if (kind_of(file) != FileKind::kZip) return true;  // no checksums
     const ZipReader archive(file);
     StorageReader all(file, /*is_mapped=*/true, /*is_verified=*/true);
     for (const std::string& name : archive.names()) all.check(archive.locate(name));

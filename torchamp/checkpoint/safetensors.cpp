@@ -15,6 +15,7 @@
 
 #include "torchamp/base/words.h"
 #include "torchamp/checkpoint/atomic_file.h"
+#include "torchamp/checkpoint/file_kind.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
 #include "torchamp/checkpoint/safetensors_header.h"
@@ -30,21 +31,15 @@ using safetensors::Header;
 
 constexpr const char* kTruncated = " Was the file truncated, or is its download incomplete?";
 constexpr const char* kLoad = "checkpoint::load_safetensors";
-
-uint64_t header_bytes(const InputFile& file) {
-  unsigned char bytes[safetensors::kLengthBytes];
-  file.read_at(0, bytes, sizeof bytes);
-  uint64_t length = 0;
-  for (size_t i = 0; i < sizeof bytes; ++i) length |= uint64_t{bytes[i]} << (8 * i);
-  return length;
-}
+constexpr const char* kSave = "checkpoint::save_safetensors";
 
 Header read_header(const InputFile& file, uint64_t* data_offset) {
   if (file.size() < safetensors::kLengthBytes) {
     throw FormatError("the file has " + std::to_string(file.size()) +
                       " bytes; the header's length, 8 bytes, is expected first." + kTruncated);
   }
-  const uint64_t length = header_bytes(file);
+  refuse_pointer(file);
+  const uint64_t length = safetensors::header_length(file.read_at(0, safetensors::kLengthBytes));
   if (length > safetensors::kMaxHeaderBytes) {
     throw FormatError("its first 8 bytes announce a header of " + std::to_string(length) +
                       " bytes; at most 100000000 are accepted. Is this a safetensors file?");
@@ -90,7 +85,7 @@ struct Item {
 class Plan {
  public:
   Plan(const std::filesystem::path& path, const StateDict& tensors, const StateDict& metadata)
-      : who_("[checkpoint::save_safetensors] '" + path.string() + "' was not written: ") {
+      : who_(std::string("[") + kSave + "] '" + path.string() + "' was not written: ") {
     for (const auto& [key, value] : metadata.entries()) {
       if (!std::holds_alternative<std::string>(key) || !value.is<std::string>()) {
         fail("metadata " + base::to_string(key) + " is " + base::with_article(value.type_name()) +
@@ -180,12 +175,9 @@ class Plan {
 }  // namespace
 
 bool is_safetensors(const std::filesystem::path& path) {
-  return read_file("checkpoint::is_safetensors", path, [](const InputFile& file) {
-    if (file.size() <= safetensors::kLengthBytes) return false;
-    char first = '\0';
-    file.read_at(safetensors::kLengthBytes, &first, 1);
-    return first == '{' && header_bytes(file) <= safetensors::kMaxHeaderBytes;
-  });
+  // Who asks this is about to load it.
+  return read_file("checkpoint::load", path,
+                   [](const InputFile& file) { return kind_of(file) == FileKind::kSafetensors; });
 }
 
 StateDict load_safetensors(const std::filesystem::path& path, const LoadOptions& options) {
@@ -193,7 +185,7 @@ StateDict load_safetensors(const std::filesystem::path& path, const LoadOptions&
 }
 
 StateDict safetensors_metadata(const std::filesystem::path& path) {
-  return read_file("checkpoint::safetensors_metadata", path, [](const InputFile& file) {
+  return read_file(kLoad, path, [](const InputFile& file) {
     uint64_t data_offset = 0;
     return read_header(file, &data_offset).metadata;
   });
@@ -202,7 +194,7 @@ StateDict safetensors_metadata(const std::filesystem::path& path) {
 void save_safetensors(const std::filesystem::path& path, const StateDict& tensors,
                       const StateDict& metadata) {
   const Plan plan(path, tensors, metadata);  // first: what cannot be written touches no file
-  AtomicFile file(path);
+  AtomicFile file(path, kSave);
   plan.write(file);
   file.commit();
 }

@@ -9,7 +9,8 @@
 
 namespace torchamp::checkpoint {
 
-/// Whether the file at `path` begins as a safetensors file does; its name does not matter.
+/// Whether the file at `path` is a safetensors file, whole or damaged: it begins as one does, or is
+/// named *.safetensors and begins as no .pt file does.
 ///
 /// Errors: CheckpointError when there is no such file, or it cannot be read.
 TORCHAMP_API bool is_safetensors(const std::filesystem::path& path);

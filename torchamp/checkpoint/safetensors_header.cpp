@@ -314,6 +314,14 @@ void check_place(const Tensor& tensor, uint64_t expected, uint64_t data_bytes) {
 
 }  // namespace
 
+uint64_t header_length(std::string_view start) {
+  uint64_t length = 0;
+  for (size_t i = 0; i < kLengthBytes; ++i) {
+    length |= uint64_t{static_cast<unsigned char>(start[i])} << (8 * i);
+  }
+  return length;
+}
+
 Header parse_header(std::string_view json, uint64_t data_bytes) {
   if (json.empty() || json.front() != '{') {
     throw FormatError(

@@ -17,6 +17,8 @@ namespace torchamp::checkpoint::safetensors {
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 /// The little-endian length of the header, in front of it.
 inline constexpr uint64_t kLengthBytes = 8;
+/// The length that a file's first kLengthBytes, which must be there, announce.
+uint64_t header_length(std::string_view start);
 /// The name that is no tensor's.
 inline constexpr std::string_view kMetadataName = "__metadata__";
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "torchamp/checkpoint/input_file.h"
@@ -16,6 +17,9 @@ namespace torchamp::checkpoint {
 /// Finds the uncompressed records of an archive by name. FormatError tells what is wrong with it.
 class ZipReader {
  public:
+  /// Whether a file that starts with these bytes is one.
+  static bool recognizes(std::string_view start) { return start.starts_with("PK\x03\x04"); }
+
   /// `file` must outlive this object.
   explicit ZipReader(const InputFile& file);
 
