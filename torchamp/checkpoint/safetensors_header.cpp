@@ -49,16 +49,23 @@ constexpr std::array kDtypes = {
 std::string shown(std::string_view name) { return "'" + base::printable(name) + "'"; }
 
 // Takes the parser's events and allows only what a header may hold, so nothing is kept but tensors
-// and metadata, and nesting ends at the third level.
+// and metadata. Fields of a tensor that this version does not know are passed over, as the
+// reference implementation passes them.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Header take() { return std::move(header_); }
 
-  bool null() override { unexpected("null"); }
-  bool boolean(bool value) override { unexpected(value ? "true" : "false"); }
-  bool number_integer(number_integer_t value) override { unexpected(std::to_string(value)); }
+  bool null() override {
+    if (state_ != State::kMetadataStart) return passed_over("null");
+    state_ = State::kNames;  // no metadata
+    return true;
+  }
+  bool boolean(bool value) override { return passed_over(value ? "true" : "false"); }
+  bool number_integer(number_integer_t value) override {
+    return passed_over(std::to_string(value));
+  }
   bool number_float(number_float_t /*value*/, const string_t& text) override {
-    unexpected(base::printable(text));
+    return passed_over(base::printable(text));
   }
   bool binary(binary_t& /*value*/) override { unexpected("binary data"); }
 
@@ -71,7 +78,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     } else if (state_ == State::kOffsets && num_offsets_ < 2) {
       (num_offsets_++ == 0 ? tensor().begin : tensor().end) = value;
     } else {
-      unexpected(std::to_string(value));
+      return passed_over(std::to_string(value));
     }
     return true;
   }
@@ -87,7 +94,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       tensor().dtype = it->type;
       state_ = State::kFields;
     } else {
-      unexpected("a string");
+      return passed_over("a string");
     }
     return true;
   }
@@ -103,12 +110,16 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       case State::kTensorStart:
         state_ = State::kFields;
         return true;
+      case State::kUnknown:
+        ++unknown_depth_;
+        return true;
       default:
         unexpected("an object");
     }
   }
 
   bool key(string_t& value) override {
+    if (state_ == State::kUnknown) return true;
     if (state_ == State::kNames) {
       if (value == kMetadataName) {
         if (std::exchange(has_metadata_, true)) fail_twice("__metadata__");
@@ -131,6 +142,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
+    if (state_ == State::kUnknown) return end_unknown();
     if (state_ == State::kFields) {
       for (size_t i = 0; i < kFields.size(); ++i) {
         if (!fields_[i]) {
@@ -145,12 +157,17 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t /*count*/) override {
+    if (state_ == State::kUnknown) {
+      ++unknown_depth_;
+      return true;
+    }
     if (state_ != State::kShapeStart && state_ != State::kOffsetsStart) unexpected("an array");
     state_ = state_ == State::kShapeStart ? State::kShape : State::kOffsets;
     return true;
   }
 
   bool end_array() override {
+    if (state_ == State::kUnknown) return end_unknown();
     if (state_ == State::kOffsets && num_offsets_ != 2) {
       unexpected(num_offsets_ == 0 ? "no number" : "one number");
     }
@@ -181,6 +198,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     kShape,
     kOffsetsStart,
     kOffsets,
+    kUnknown,
   };
   struct Field {
     std::string_view name;
@@ -196,15 +214,25 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     const auto* it = std::find_if(kFields.begin(), kFields.end(),
                                   [&](const Field& field) { return field.name == name; });
     if (it == kFields.end()) {
-      throw FormatError("tensor " + shown(tensor().name) + " has a field " + shown(name) +
-                        "; dtype, shape and data_offsets are accepted. Was the file written by a "
-                        "newer version?");
+      state_ = State::kUnknown;
+      return;
     }
     bool& is_there = fields_[static_cast<size_t>(it - kFields.begin())];
     if (std::exchange(is_there, true)) {
       fail_twice("the " + name + " of tensor " + shown(tensor().name));
     }
     state_ = it->state;
+  }
+
+  // A value that is neither tensor nor metadata: an unknown field's, or a part of it.
+  bool passed_over(const std::string& found) {
+    if (state_ != State::kUnknown) unexpected(found);
+    if (unknown_depth_ == 0) state_ = State::kFields;
+    return true;
+  }
+  bool end_unknown() {
+    if (--unknown_depth_ == 0) state_ = State::kFields;
+    return true;
   }
 
   [[noreturn]] static void fail_twice(const std::string& what) {
@@ -256,6 +284,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::string metadata_key_;
   std::array<bool, kFields.size()> fields_{};  // those that the tensor at hand has had
   int num_offsets_ = 0;
+  size_t unknown_depth_ = 0;  // arrays and objects open within an unknown field
 };
 
 void refuse_repeated_names(const std::vector<Tensor>& tensors) {
