@@ -70,8 +70,9 @@ TORCHAMP_API base::StateDict load(const std::filesystem::path& path,
 TORCHAMP_API base::Value load_value(const std::filesystem::path& path,
                                     const LoadOptions& options = {});
 
-/// Reads all of a file and checks it: every checksum there is, the pickle, every tensor's place.
-/// Holds no tensor data in memory.
+/// Checks a file: the pickle, every tensor's place and, in the zip format, every checksum there is,
+/// for which all of the file is read. The format before has no checksums; there data that was
+/// changed in place is not found. Holds no tensor data in memory.
 ///
 /// Errors: CheckpointError, as load() throws it.
 TORCHAMP_API void verify(const std::filesystem::path& path);

@@ -1,7 +1,6 @@
 #include <string>
 #include <string_view>
 
-#include "torchamp/base/words.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/file_kind.h"
 #include "torchamp/checkpoint/format_error.h"
@@ -15,11 +14,8 @@
 namespace torchamp::checkpoint {
 namespace {
 
-using base::CheckpointError;
 using base::StateDict;
 using base::Value;
-
-constexpr const char* kLoad = "checkpoint::load";
 
 // Says what a file is that is neither a zip archive nor of the format before.
 [[noreturn]] void refuse(const InputFile& file, FileKind kind) {
@@ -45,7 +41,8 @@ constexpr const char* kLoad = "checkpoint::load";
       "another kind of file?");
 }
 
-Value load_archive(const InputFile& file, StorageReader& reader) {
+template <typename Build>
+auto load_archive(const InputFile& file, StorageReader& reader, Build build) {
   const ZipReader archive(file);
   if (archive.contains("constants.pkl")) {
     throw FormatError(
@@ -59,50 +56,51 @@ Value load_archive(const InputFile& file, StorageReader& reader) {
         "Python on this machine and save it again.");
   }
   Unpickler machine(pickle);
-  return rebuild(machine.load(), pickle.size(),
-                 {[&](const std::string& key) { return archive.locate("data/" + key); }, reader});
+  return build(machine.load(), pickle.size(),
+               {[&](const std::string& key) { return archive.locate("data/" + key); }, reader});
 }
 
-Value load_legacy(const InputFile& file, StorageReader& reader) {
+template <typename Build>
+auto load_legacy(const InputFile& file, StorageReader& reader, Build build) {
   const LegacyReader legacy(file);
-  return rebuild(legacy.root(), legacy.pickle_size(),
-                 {[&](const std::string& key) { return legacy.locate(key); }, reader});
+  return build(legacy.root(), legacy.pickle_size(),
+               {[&](const std::string& key) { return legacy.locate(key); }, reader});
 }
 
-// The value of `file`, its tensors still to be read.
-Value load_unread(const InputFile& file, StorageReader& reader) {
+// What `build`, one of rebuild.h, makes of `file`, its tensors still to be read.
+template <typename Build>
+auto load_unread(const InputFile& file, StorageReader& reader, Build build) {
   const FileKind kind = kind_of(file);
-  if (kind == FileKind::kZip) return load_archive(file, reader);
-  if (kind == FileKind::kLegacy) return load_legacy(file, reader);
+  if (kind == FileKind::kZip) return load_archive(file, reader, build);
+  if (kind == FileKind::kLegacy) return load_legacy(file, reader, build);
   refuse(file, kind);
+}
+
+// What `build` makes of the file at `path`.
+template <typename Build>
+auto load_as(Build build, const std::filesystem::path& path, const LoadOptions& options) {
+  return read_file("checkpoint::load", path, [&](InputFile& file) {
+    StorageReader reader(file, options.mmap, options.verify.value_or(!options.mmap));
+    auto result = load_unread(file, reader, build);
+    reader.finish();
+    return result;
+  });
 }
 
 }  // namespace
 
 Value load_value(const std::filesystem::path& path, const LoadOptions& options) {
-  return read_file(kLoad, path, [&](InputFile& file) {
-    StorageReader reader(file, options.mmap, options.verify.value_or(!options.mmap));
-    Value value = load_unread(file, reader);
-    reader.finish();
-    return value;
-  });
+  return load_as(rebuild, path, options);
 }
 
 StateDict load(const std::filesystem::path& path, const LoadOptions& options) {
-  Value value = load_value(path, options);
-  if (!value.is<StateDict>()) {
-    throw CheckpointError(std::string("[") + kLoad + "] '" + path.string() +
-                          "' cannot be read: the file holds " +
-                          base::with_article(value.type_name()) +
-                          "; a dict is expected. Save {'name': value} in Python.");
-  }
-  return value.to_dict();
+  return load_as(rebuild_dict, path, options);
 }
 
 void verify(const std::filesystem::path& path) {
   read_file("checkpoint::verify", path, [](InputFile& file) {
     StorageReader mapped(file, /*is_mapped=*/true, /*is_verified=*/false);
-    load_unread(file, mapped);
+    load_unread(file, mapped, rebuild);
     if (kind_of(file) != FileKind::kZip) return true;  // no checksums
     const ZipReader archive(file);
     StorageReader all(file, /*is_mapped=*/true, /*is_verified=*/true);

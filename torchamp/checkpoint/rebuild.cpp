@@ -51,11 +51,8 @@ class Rebuilder {
         return base::Tuple{sequence(node.items)};
       case Kind::kSet:
         return base::Set{sequence(node.items)};
-      case Kind::kDict: {
-        StateDict result;
-        fill(result, node);
-        return result;
-      }
+      case Kind::kDict:
+        return dict(node);
       case Kind::kGlobal:
         return dtype(node);
       case Kind::kCall:
@@ -64,6 +61,12 @@ class Rebuilder {
         break;
     }
     context_.fail_kind(node);
+  }
+
+  StateDict dict(const Node& node) {
+    StateDict result;
+    fill(result, node);
+    return result;
   }
 
  private:
@@ -197,6 +200,13 @@ class Rebuilder {
 
 base::Value rebuild(const Node& root, size_t pickle_size, const Storages& storages) {
   return Rebuilder(pickle_size, storages).value(root);
+}
+
+StateDict rebuild_dict(const Node& root, size_t pickle_size, const Storages& storages) {
+  if (root.kind == Kind::kDict) return Rebuilder(pickle_size, storages).dict(root);
+  const Value value = rebuild(root, pickle_size, storages);
+  throw FormatError("the file holds " + base::with_article(value.type_name()) +
+                    "; a dict is expected. Save {'name': value} in Python.");
 }
 
 }  // namespace torchamp::checkpoint

@@ -14,4 +14,7 @@ namespace torchamp::checkpoint {
 /// that repeats itself into a huge tree is refused.
 base::Value rebuild(const Node& root, size_t pickle_size, const Storages& storages);
 
+/// As rebuild(), of a root that is a dict; FormatError naming the type of any other.
+base::StateDict rebuild_dict(const Node& root, size_t pickle_size, const Storages& storages);
+
 }  // namespace torchamp::checkpoint
