@@ -1,6 +1,7 @@
 // Which checkpoints of a run are kept, under which names, and what the background adds.
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
@@ -132,7 +133,8 @@ TEST(CheckpointManager, KeepsOneFileByDefault) {
   manager.wait();
   EXPECT_EQ(number_in(folder / "last.pt"), 3);
   EXPECT_EQ(names_in(folder.path()), Names{"last.pt"});
-  EXPECT_FALSE(load(folder / "last.pt").contains("checkpoint_manager"));
+  EXPECT_TRUE(
+      same(load(folder / "last.pt").at("checkpoint_manager").to_dict(), manager.state_dict()));
 }
 
 TEST(CheckpointManager, KeepsTheLastOnesByStepAndTouchesNoOtherFile) {
@@ -203,6 +205,76 @@ TEST(CheckpointManager, TheBestSurvivesAResume) {
   wrong.set("best_metric", "low");
   EXPECT_THROW(resumed.load_state_dict(wrong), CheckpointError);
   EXPECT_EQ(resumed.best()->step, 3);
+}
+
+TEST(CheckpointManager, GivesEachRunAnIdentityThatAResumeKeeps) {
+  const CheckpointManager first("a.pt");
+  CheckpointManager second("a.pt");
+  const StateDict before = second.state_dict();
+  const std::string id = before.at("run_id").to_string();
+  EXPECT_EQ(id.size(), 32U);
+  EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_FALSE(same(first.state_dict(), before));
+  const base::Loading loading = second.prepare_load(first.state_dict());
+  EXPECT_TRUE(loading.differences.empty());
+  EXPECT_TRUE(same(second.state_dict(), before));
+  loading.apply();
+  EXPECT_TRUE(same(second.state_dict(), first.state_dict()));
+  second.load_state_dict({});  // of an earlier version
+  EXPECT_TRUE(same(second.state_dict(), first.state_dict()));
+}
+
+TEST(CheckpointManager, RefusesAStateThatNoRunCanHaveLeftAndListsItsFaults) {
+  CheckpointManager manager("a.pt");
+  const StateDict before = manager.state_dict();
+  StateDict wrong;
+  wrong.set("run_id", "the first");
+  wrong.set("best_metric", kNaN);
+  wrong.set("best_step", -1);
+  EXPECT_EQ(manager.prepare_load(wrong).differences.count(), 3U);
+  EXPECT_THROW(manager.load_state_dict(wrong), CheckpointError);
+  EXPECT_TRUE(same(manager.state_dict(), before));
+  StateDict half;
+  half.set("best_step", 3);
+  EXPECT_EQ(manager.prepare_load(half).differences.count(), 1U);
+}
+
+// A run that keeps three steps, up to `last_step`.
+void leave_a_run(const fs::path& path, int64_t last_step) {
+  CheckpointManager manager(path, {.keep_last = 3});
+  for (const int64_t back : {20, 10, 0}) {
+    manager.save(numbered_state(last_step - back), last_step - back);
+  }
+}
+
+TEST(CheckpointManager, RemovesNoStepOfAnotherRun) {
+  const TemporaryFolder folder;
+  const Names earlier = {"last.pt", "last.step-00000100.pt", "last.step-00000110.pt",
+                         "last.step-00000120.pt"};
+  leave_a_run(folder / "last.pt", 120);
+  for (const int64_t keep_last : {1, 2}) {
+    CheckpointManager manager(folder / "last.pt", {.keep_last = keep_last});
+    for (const int64_t step : {10, 20, 30}) manager.save(numbered_state(step), step);
+    manager.wait();
+    Names expected = earlier;
+    if (keep_last == 2) expected.insert({"last.step-00000020.pt", "last.step-00000030.pt"});
+    EXPECT_EQ(names_in(folder.path()), expected);
+  }
+}
+
+TEST(CheckpointManager, ALowerNumberToKeepRemovesTheRunsOwn) {
+  for (const int64_t keep_last : {1, 2}) {
+    const TemporaryFolder folder;
+    const fs::path path = folder / "last.pt";
+    leave_a_run(path, 120);
+    CheckpointManager manager(path, {.keep_last = keep_last});
+    manager.load_state_dict(load(path).at("checkpoint_manager").to_dict());
+    manager.save(numbered_state(130), 130);
+    manager.wait();
+    EXPECT_EQ(names_in(folder.path()), keep_last == 1 ? Names{"last.pt"}
+                                                      : (Names{"last.pt", "last.step-00000120.pt",
+                                                               "last.step-00000130.pt"}));
+  }
 }
 
 TEST(CheckpointManager, CopiesWhereTheFileSystemHasNoLinks) {
@@ -295,11 +367,12 @@ TEST(ManagerBackground, WhatIsDoneAfterwardsDoesNotReachTheFile) {
   state.set("empty", torch::empty({0, 3}));
   state.set("bf16", base.to(torch::kBFloat16));
   state.set("list", base::List{{base[2], 7}});
+  CheckpointManager manager(path);
+  state.set("checkpoint_manager", manager.state_dict());
   fs::create_directory(folder / "at_once");
   const fs::path at_once = folder / "at_once/last.pt";
   save(at_once, state);
 
-  CheckpointManager manager(path);
   Stall stall;
   manager.save(state, 1);
   stall.wait_until_there();
@@ -450,6 +523,22 @@ TEST(ManagerBackground, TwoManagersOfOnePathTakeTurns) {
   }
 }
 
+// One bit of the tensor's data in `file`; its other names keep what they are.
+void damage(const fs::path& file) {
+  std::string bytes = read_file(file);
+  bytes[bytes.size() / 2] ^= 1;
+  fs::remove(file);
+  write_file(file, bytes);
+}
+
+std::string error_of_find(const fs::path& path) {
+  try {
+    return "found " + find_last_good(path).file.string();
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+}
+
 TEST(FindLastGood, TakesTheNewestWholeFileAndSaysWhyNotTheOthers) {
   const TemporaryFolder folder;
   const fs::path path = folder / "last.pt";
@@ -460,14 +549,10 @@ TEST(FindLastGood, TakesTheNewestWholeFileAndSaysWhyNotTheOthers) {
     }
   }
   EXPECT_EQ(find_last_good(path).file, path);
-  const auto damage = [](const fs::path& file) {
-    std::string bytes = read_file(file);
-    bytes[bytes.size() / 2] ^= 1;
-    fs::remove(file);  // its other names keep what they are
-    write_file(file, bytes);
-  };
+  EXPECT_EQ(find_last_good(path).reason, "");
   damage(path);
   EXPECT_EQ(find_last_good(path).file, step_path(path, 11));
+  EXPECT_EQ(find_last_good(path).reason, "the newest whole checkpoint of its run");
   fs::remove(path);
   fs::remove(step_path(path, 11));
   write_file(folder / "last.pt.partial", "half");
@@ -525,6 +610,89 @@ TEST(CheckpointManager, KnowsEveryNameThatItMayWrite) {
                            "last.step-00000120.csv", "first.pt", "last.pt.partial.partial"}) {
     EXPECT_FALSE(is_checkpoint_name(fs::path("/run") / name, path)) << name;
   }
+}
+
+TEST(FindLastGood, TakesNoFileOfAnotherRunForADamagedOne) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  leave_a_run(path, 120);
+  const auto save_new_run = [&](bool keep_best) {
+    CheckpointManager manager(path, {.keep_last = 1, .keep_best = keep_best});
+    manager.save(numbered_state(40), 40, 1.0);
+  };
+  save_new_run(false);
+  const std::string whole = read_file(path);
+  std::string other_tensor = whole;
+  other_tensor[whole.size() / 2] ^= 1;
+  // Its data differ, or its end is missing: the pickle tells the run all the same.
+  for (const std::string& bytes : {other_tensor, whole.substr(0, whole.size() / 2)}) {
+    write_file(path, bytes);
+    const std::string text = error_of_find(path);
+    EXPECT_NE(text.find("No checkpoint of '" + path.string() + "' is good"), std::string::npos)
+        << text;
+    EXPECT_NE(text.find("'" + step_path(path, 120).string() +
+                        "' and 2 more are not of the run of '" + path.string() + "'."),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("rename it to"), std::string::npos) << text;
+  }
+  // Its own best one, though the steps of the other are newer.
+  save_new_run(true);
+  damage(path);
+  const LastGood good = find_last_good(path);
+  EXPECT_EQ(good.file, best_path(path));
+  ASSERT_EQ(good.passed_over.size(), 2U);
+  EXPECT_EQ(good.passed_over[1].file, step_path(path, 120));
+  // What was said works.
+  fs::rename(step_path(path, 120), path);
+  EXPECT_EQ(find_last_good(path).file, path);
+}
+
+TEST(FindLastGood, GoesByTheTimeOfTheFilesWhereTheNewestDoesNotTellItsRun) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  leave_a_run(path, 120);
+  leave_a_run(path, 40);
+  // 2026-01-01 10:00 UTC is 1767261600 s after the epoch; the earlier run ended a day before.
+  const auto at = [](int64_t seconds) {
+    return std::chrono::file_clock::from_sys(
+        std::chrono::sys_seconds(std::chrono::seconds(seconds)));
+  };
+  constexpr int64_t kDay = 86400;
+  for (const int64_t step : {100, 110, 120}) {
+    fs::last_write_time(step_path(path, step), at(1767261600 - kDay));
+  }
+  for (const int64_t step : {20, 30, 40})
+    fs::last_write_time(step_path(path, step), at(1767261600));
+  for (const bool is_there : {true, false}) {
+    fs::remove(path);
+    if (is_there) write_file(path, "PK\x03\x04 half");
+    const LastGood good = find_last_good(path);
+    EXPECT_EQ(good.file, step_path(path, 40));
+    EXPECT_EQ(good.reason,
+              "the newest whole checkpoint of the run that wrote one last, 2026-01-01 10:00 UTC, "
+              "as '" +
+                  path.string() + "' does not tell its run");
+    ASSERT_EQ(good.passed_over.size(), 2U);
+    EXPECT_NE(good.passed_over[1].reason.find("and 2 more are not of the run of '" +
+                                              step_path(path, 40).string() +
+                                              "', which was written last."),
+              std::string::npos)
+        << good.passed_over[1].reason;
+  }
+}
+
+TEST(FindLastGood, FilesWithoutAnIdentityAreOfOneRun) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  for (const int64_t step : {1, 2}) save(step_path(path, step), numbered_state(step));
+  save(path, numbered_state(2));
+  damage(path);
+  EXPECT_EQ(find_last_good(path).file, step_path(path, 2));
+  CheckpointManager(path).save(numbered_state(3), 3);
+  damage(path);
+  EXPECT_NE(error_of_find(path).find("and 1 more are not of the run of"), std::string::npos)
+      << error_of_find(path);
 }
 
 }  // namespace

@@ -406,7 +406,7 @@ TEST(Trainer, CheckpointHasTheKeysThatPythonUsersKnow) {
   EXPECT_EQ(saved.at("config").to_dict().at("model").to_string(), "toy");
 }
 
-// Every file that a run of two epochs writes, by name.
+// Every file that a run of two epochs writes, by name, without the identity that no other run has.
 std::map<std::string, std::string> files_of_run(const TemporaryFolder& folder, bool in_background) {
   TrainerConfig config = small_config();
   config.epochs = 2;
@@ -416,8 +416,13 @@ std::map<std::string, std::string> files_of_run(const TemporaryFolder& folder, b
   config.checkpoint_in_background = in_background;
   Trainer(config, toy::parts(toy::make_net(5), toy::data(32))).run();
   std::map<std::string, std::string> files;
+  const TemporaryFolder copies;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
-    files[entry.path().filename().string()] = read_file(entry.path());
+    const std::string name = entry.path().filename().string();
+    base::StateDict state = checkpoint::load(entry.path());
+    EXPECT_TRUE(state.erase("checkpoint_manager"));
+    checkpoint::save(copies / name, state);
+    files[name] = read_file(copies / name);
   }
   return files;
 }
@@ -474,6 +479,26 @@ TEST(TrainerCheckpoints, TheBestOneNeedsValidationData) {
   EXPECT_THAT(toy::message_of<base::UsageError>(
                   [&] { Trainer(config, toy::parts(toy::make_net(5), toy::data(8))); }),
               HasSubstr("keep-best is on and there are no validation data"));
+}
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TEST(TrainerCheckpoints, AveragesThatAreNotFiniteReplaceNoFile) {
+  const TemporaryFolder folder;
+  TrainerConfig config = small_config();
+  config.checkpoint = folder / "last.pt";
+  config.ema_decay = 0.75;
+  base::StateDict state;  // shares its tensors with the trainer
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepMetrics& metrics) {
+    if (metrics.step != 1) return;
+    state.at("ema_state_dict").to_dict().at("module.fc2.bias").to_tensor().fill_(kNaN);
+  };
+  Trainer trainer(config, toy::parts(toy::make_net(3), toy::data(32)), callbacks);
+  state = trainer.state_dict();
+  EXPECT_THAT(toy::message_of<base::DivergedError>([&] { trainer.run(); }),
+              HasSubstr("'module.fc2.bias' holds values that are not finite"));
+  EXPECT_FALSE(std::filesystem::exists(config.checkpoint));
 }
 
 TEST(TrainerCheckpoints, AFailedWriteIsToldThoughAnotherErrorEndsTheRun) {

@@ -1,10 +1,13 @@
 #include "torchamp/checkpoint/checkpoint_manager.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -19,13 +22,13 @@
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/host_copy.h"
 #include "torchamp/checkpoint/pickler.h"
+#include "torchamp/checkpoint/run_id.h"
 
 namespace torchamp::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kStateKey = "checkpoint_manager";
 constexpr const char* kPartial = ".partial";
 constexpr std::string_view kStepInfix = ".step-";
 
@@ -75,19 +78,6 @@ std::vector<StepFile> step_files(const fs::path& path) {
   return found;
 }
 
-// Leaves `keep_last` steps up to `step`.
-void remove_older(const fs::path& path, int64_t step, int64_t keep_last) {
-  int64_t num_kept = 0;
-  for (const StepFile& old : step_files(path)) {
-    if (old.step <= step && num_kept++ < keep_last) continue;
-    if (::unlink(old.file.c_str()) == 0 || errno == ENOENT) continue;
-    throw base::CheckpointError(
-        "[CheckpointManager] '" + path.string() + "' was written, but the older '" +
-        old.file.string() + "' could not be removed: \"" + std::generic_category().message(errno) +
-        "\". Does it belong to another user?");
-  }
-}
-
 // Second names that a killed process did not finish would hold their disk space for good. The
 // caller holds the lock of `path`, so nobody is at work on one.
 void remove_leftovers(const fs::path& path) {
@@ -101,39 +91,123 @@ void remove_leftovers(const fs::path& path) {
 
 struct Plan {
   fs::path path;
+  std::string run_id;
   int64_t step = 0;
   int64_t keep_last = 1;
   bool is_best = false;
+
+  bool names_step() const { return keep_last > 1; }
 };
+
+// Leaves the run's newest steps up to this one, and all that is of other runs: who forgot --resume
+// finds the earlier run's there.
+void remove_older(const Plan& plan) {
+  int64_t num_to_keep = plan.names_step() ? plan.keep_last : 0;  // `path` is the one of keep_last 1
+  for (const StepFile& old : step_files(plan.path)) {
+    const bool is_this = old.step == plan.step && plan.names_step();
+    if (!is_this && run_id_of(old.file) != plan.run_id) continue;
+    if (old.step <= plan.step && num_to_keep-- > 0) continue;
+    if (::unlink(old.file.c_str()) == 0 || errno == ENOENT) continue;
+    throw base::CheckpointError(
+        "[CheckpointManager] '" + plan.path.string() + "' was written, but the older '" +
+        old.file.string() + "' could not be removed: \"" + std::generic_category().message(errno) +
+        "\". Does it belong to another user?");
+  }
+}
 
 void write(Pickled pickled, const Plan& plan) {
   AtomicFile file(plan.path);
-  if (plan.keep_last > 1 || plan.is_best) remove_leftovers(plan.path);
+  remove_leftovers(plan.path);
   write_archive(std::move(pickled), plan.path, file);
-  if (plan.keep_last > 1) file.add_name(step_path(plan.path, plan.step));
+  if (plan.names_step()) file.add_name(step_path(plan.path, plan.step));
   // Before `path`, which says that this is the best one.
   if (plan.is_best) file.add_name(best_path(plan.path));
   file.commit();
-  if (plan.keep_last > 1) remove_older(plan.path, plan.step, plan.keep_last);
+  remove_older(plan);
 }
 
-// The newest checkpoint that `read` accepts.
+// The run that what stands in for `path` must be of, and who says so.
+struct Origin {
+  std::string run_id;
+  std::string told_by;
+  std::string reason;  // for taking a file of it
+};
+
+std::string time_text(fs::file_time_type time) {
+  const std::time_t seconds =
+      std::chrono::system_clock::to_time_t(std::chrono::file_clock::to_sys(time));
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  std::array<char, 32> text{};
+  const size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts);
+  return {text.data(), size};
+}
+
+// `path` itself says it as long as its pickle can be read. Else the run that wrote last is meant:
+// a new run may stand at step 40 where the steps of an earlier one go up to 120.
+Origin origin_of(const fs::path& path, const std::vector<fs::path>& others) {
+  if (const auto run_id = run_id_of(path)) {
+    return {*run_id, "'" + path.string() + "'", "the newest whole checkpoint of its run"};
+  }
+  Origin origin{"", "", "the newest whole checkpoint beside it"};
+  fs::file_time_type newest = fs::file_time_type::min();
+  for (const fs::path& file : others) {
+    std::error_code error;
+    const fs::file_time_type time = fs::last_write_time(file, error);
+    if (error || time <= newest) continue;
+    const std::optional<std::string> run_id = run_id_of(file);
+    if (!run_id) continue;
+    newest = time;
+    origin = {*run_id, "'" + file.string() + "', which was written last",
+              "the newest whole checkpoint of the run that wrote one last, " + time_text(time) +
+                  ", as '" + path.string() + "' does not tell its run"};
+  }
+  return origin;
+}
+
+LastGood::PassedOver told_as_others(const std::vector<fs::path>& files, const Origin& origin) {
+  const size_t num_more = files.size() - 1;
+  return {files.front(),
+          "[find_last_good] '" + files.front().string() + "'" +
+              (num_more > 0 ? " and " + std::to_string(num_more) + " more are" : " is") +
+              " not of the run of " + origin.told_by + "."};
+}
+
+// The newest checkpoint that `read` accepts, of the run of `path`.
 template <typename Read>
 LastGood first_good(const fs::path& path, const Read& read) {
   LastGood found;
-  std::vector<fs::path> files = checkpoint_files(path);
-  if (files.empty() || files.front() != path) files.insert(files.begin(), path);
-  for (const fs::path& file : files) {
+  const auto accepts = [&](const fs::path& file) {
     try {
       read(file);
       found.file = file;
-      return found;
+      return true;
     } catch (const base::CheckpointError& error) {
       found.passed_over.push_back({file, error.what()});
+      return false;
+    }
+  };
+  if (accepts(path)) return found;
+  std::vector<fs::path> others = checkpoint_files(path);
+  std::erase(others, path);
+  const Origin origin = origin_of(path, others);
+  std::vector<fs::path> strangers;
+  for (const fs::path& file : others) {
+    const std::optional<std::string> run_id = run_id_of(file);
+    if (run_id && *run_id != origin.run_id) {
+      strangers.push_back(file);
+    } else if (accepts(file)) {
+      found.reason = origin.reason;
+      if (!strangers.empty()) found.passed_over.push_back(told_as_others(strangers, origin));
+      return found;
     }
   }
   std::string text = "[find_last_good] No checkpoint of '" + path.string() + "' is good:";
   for (const LastGood::PassedOver& each : found.passed_over) text += " " + each.reason;
+  if (!strangers.empty()) {
+    text += " " + told_as_others(strangers, origin).reason + " To go on from one of another run, " +
+            "rename it to '" + path.string() + "'.";
+  }
   throw base::CheckpointError(text);
 }
 
@@ -159,7 +233,7 @@ class NoSignals {
 }  // namespace
 
 CheckpointManager::CheckpointManager(fs::path path, CheckpointManagerOptions options)
-    : path_(std::move(path)), options_(options) {
+    : path_(std::move(path)), options_(options), run_id_(new_run_id()) {
   TORCH_CHECK_VALUE(options.keep_last >= 1, "[CheckpointManager] keep_last is ", options.keep_last,
                     "; 1 or more is accepted.");
 }
@@ -176,11 +250,11 @@ void CheckpointManager::save(base::StateDict state, int64_t step, std::optional<
   TORCH_CHECK_VALUE(step >= 0, "[CheckpointManager] step is ", step, "; 0 or more is accepted.");
   const std::lock_guard<std::mutex> lock(mutex_);
   finish_earlier();
-  Plan plan{path_, step, options_.keep_last, false};
+  Plan plan{path_, run_id_, step, options_.keep_last, false};
   plan.is_best =
       options_.keep_best && metric && !std::isnan(*metric) && (!best_ || *metric < best_->metric);
   const std::optional<Best> best = plan.is_best ? Best{*metric, step} : best_;
-  if (options_.keep_best) state.set(kStateKey, to_state_dict(best));
+  state.set(kManagerKey, to_state_dict(best));
   Pickled pickled = pickle(state);
   if (!options_.background) {
     write(std::move(pickled), plan);
@@ -235,25 +309,59 @@ std::optional<CheckpointManager::Best> CheckpointManager::best() const {
   return best_;
 }
 
-base::StateDict CheckpointManager::state_dict() const { return to_state_dict(best()); }
+base::StateDict CheckpointManager::state_dict() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return to_state_dict(best_);
+}
 
-base::StateDict CheckpointManager::to_state_dict(const std::optional<Best>& best) {
+base::StateDict CheckpointManager::to_state_dict(const std::optional<Best>& best) const {
   base::StateDict state;
+  state.set(kRunIdKey, run_id_);
   if (!best) return state;
   state.set("best_metric", best->metric);
   state.set("best_step", best->step);
   return state;
 }
 
-void CheckpointManager::load_state_dict(const base::StateDict& state) {
+base::Loading CheckpointManager::prepare_load(const base::StateDict& state) {
+  base::Loading loading;
+  std::optional<std::string> run_id;
   std::optional<Best> best;
-  if (!state.empty()) {
-    best = {state.at("best_metric").to_double("best_metric"),
-            state.at("best_step").to_int("best_step")};
+  loading.differences.attempt([&] {
+    const base::Value* saved = state.find(kRunIdKey);
+    if (saved == nullptr) return;
+    run_id = saved->to_string("'run_id'");
+    if (!is_run_id(*run_id)) {
+      throw base::CheckpointError("'run_id' is '" + base::printable(*run_id) +
+                                  "', 32 hexadecimal digits are expected");
+    }
+  });
+  if (state.contains("best_metric") || state.contains("best_step")) {
+    best.emplace();
+    loading.differences.attempt([&] {
+      best->metric = state.at("best_metric").to_double("'best_metric'");
+      if (std::isnan(best->metric)) {
+        throw base::CheckpointError("'best_metric' is nan, which is never the best");
+      }
+    });
+    loading.differences.attempt([&] {
+      best->step = state.at("best_step").to_int("'best_step'");
+      if (best->step < 0) {
+        throw base::CheckpointError("'best_step' is " + std::to_string(best->step) +
+                                    ", 0 or more is expected");
+      }
+    });
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  finish_earlier();
-  best_ = best;
+  loading.apply = [this, run_id, best] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (run_id) run_id_ = *run_id;
+    best_ = best_on_disk_ = best;  // also where a write under way should fail
+  };
+  return loading;
+}
+
+void CheckpointManager::load_state_dict(const base::StateDict& state) {
+  base::take_over(prepare_load(state), "[CheckpointManager] ", ". Is the checkpoint damaged?");
 }
 
 fs::path step_path(const fs::path& path, int64_t step) {

@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #include "torchamp/base/export.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 
 namespace torchamp::checkpoint {
@@ -33,7 +34,10 @@ struct CheckpointManagerOptions {
 /// links where the file system has them: each checkpoint is written once. Every name is at every
 /// moment absent or a whole checkpoint. Older ones are removed when the new one is on the disk, as
 /// are those of a later step: the run has left their course. Files of other names are never
-/// touched, and with keep_last = 1 none is removed.
+/// touched, and none of another run is removed.
+///
+/// A manager begins a run of its own, with a random identity that every checkpoint holds, unless
+/// load_state_dict() brings that of the run that it goes on with.
 ///
 /// Since the newest names may be one file, replace one of them with mv, not with cp.
 ///
@@ -55,7 +59,7 @@ class TORCHAMP_API CheckpointManager {
   /// its copy and returns: what is done to the tensors afterwards does not reach the file.
   ///
   /// `metric`: lower is better; NaN and none are never the best, the first of two equal ones stays
-  /// it. With keep_best, state["checkpoint_manager"] is set to state_dict().
+  /// it. state["checkpoint_manager"] is set to state_dict().
   ///
   /// Errors: CheckpointError as checkpoint::save(). That of an earlier write in the background is
   ///         thrown here once, and `state` is not written.
@@ -70,20 +74,27 @@ class TORCHAMP_API CheckpointManager {
   /// Of the checkpoint in best_path(path); that of a write under way counts.
   std::optional<Best> best() const;
 
-  /// What a run that goes on must know, so that no worse checkpoint takes the place of the best:
-  /// "best_metric" and "best_step", or nothing.
+  /// What a run that goes on must know, so that its older steps are its own and no worse checkpoint
+  /// takes the place of the best: "run_id", 32 hexadecimal digits, and where there is a best one
+  /// "best_metric" and "best_step".
   base::StateDict state_dict() const;
-  /// Errors: CheckpointError naming the entry that is missing or of another type.
+  /// Goes on as the run of `state`; without a "run_id", as files of earlier versions, as a run of
+  /// its own.
+  ///
+  /// Errors: CheckpointError naming the entries that are missing, of another type or out of range.
   void load_state_dict(const base::StateDict& state);
+  /// The first half of it: compares, and changes nothing.
+  base::Loading prepare_load(const base::StateDict& state);
 
  private:
-  static base::StateDict to_state_dict(const std::optional<Best>& best);
+  base::StateDict to_state_dict(const std::optional<Best>& best) const;
   void start(const std::function<void()>& work);
   void finish_earlier();
 
   const std::filesystem::path path_;
   const CheckpointManagerOptions options_;
   mutable std::mutex mutex_;
+  std::string run_id_;
   std::optional<Best> best_;          // with that of a write under way
   std::optional<Best> best_on_disk_;  // should that fail
   std::exception_ptr error_;          // of the writer; read after its end
@@ -95,7 +106,8 @@ class TORCHAMP_API CheckpointManager {
 TORCHAMP_API std::filesystem::path step_path(const std::filesystem::path& path, int64_t step);
 TORCHAMP_API std::filesystem::path best_path(const std::filesystem::path& path);
 
-/// The checkpoints there are of `path`'s run: itself, its steps from the newest on, its best one.
+/// The checkpoints there are under `path`'s names: itself, the steps from the newest on, the best
+/// one. Some may be of an earlier run.
 TORCHAMP_API std::vector<std::filesystem::path> checkpoint_files(const std::filesystem::path& path);
 
 /// Whether a CheckpointManager of `path`'s run may ever write to `file`: any step, the best one and
@@ -110,11 +122,16 @@ struct LastGood {
     std::string reason;
   };
   std::filesystem::path file;
+  std::string reason;                   ///< why it stands in for `path`; empty when it is `path`
   std::vector<PassedOver> passed_over;  ///< `path` is among them when it is not there
 };
 
-/// Reads checkpoint_files(path) in their order until one is whole, checksums included. What a
-/// killed process left half written has another name and is never taken.
+/// Reads `path`, and where it is not whole the others of checkpoint_files() in their order until
+/// one is, checksums included. What a killed process left half written has another name and is
+/// never taken.
+///
+/// Only files of `path`'s own run are taken, which a file says as long as its pickle can be read;
+/// where `path` does not, only those of the run that wrote one last, by the time of the file.
 ///
 /// Errors: CheckpointError with the reason of each file, when none is good.
 TORCHAMP_API LastGood find_last_good(const std::filesystem::path& path);
