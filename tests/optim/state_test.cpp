@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -404,6 +406,56 @@ StateDict with_groups(const std::string& name, const std::function<void(StateDic
 
 // PyTorch 1.13 to 2.6 wrote fewer keys, later versions may write more; numbers come in every type
 // that Python takes for one.
+// `saved` with another value in its first group.
+StateDict with_option(const StateDict& saved, const char* key, Value value) {
+  List groups{saved.at("param_groups").to_items()};
+  StateDict group = groups.items[0].to_dict();
+  group.set(key, std::move(value));
+  groups.items[0] = group;
+  StateDict changed = saved;
+  changed.set("param_groups", groups);
+  return changed;
+}
+
+// The ranges are those of torch/optim's constructors; NaN and infinity beside them.
+TEST(OptimizerState, RefusesHyperparametersThatNoOptimizerCanBeMadeWith) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  torch::nn::Sequential net = model();
+  torch::optim::AdamW with_moments = adamw(net);
+  torch::optim::SGD with_momentum = sgd(net);
+  const auto refuses = [&](torch::optim::Optimizer& optimizer, const char* key, const Value& value,
+                           const std::string& text) {
+    const StateDict before = optimizer_state_dict(optimizer);
+    const std::string error = error_of(optimizer, with_option(before, key, value));
+    EXPECT_NE(error.find("(1 difference): param_groups[0]['" + std::string(key) + "']" + text),
+              std::string::npos)
+        << key << ": " << error;
+    EXPECT_TRUE(same(optimizer_state_dict(optimizer), before));
+  };
+  for (torch::optim::Optimizer* optimizer :
+       std::initializer_list<torch::optim::Optimizer*>{&with_moments, &with_momentum}) {
+    refuses(*optimizer, "lr", -0.5, " is -0.5, a finite number from 0 is expected");
+    refuses(*optimizer, "lr", kNaN, " is nan, a finite number");
+    refuses(*optimizer, "lr", kInf, " is inf, a finite number");
+    refuses(*optimizer, "weight_decay", -1, " is -1, a finite number from 0");
+    // What LinearLR leaves at its end.
+    EXPECT_EQ(
+        error_of(*optimizer, with_option(optimizer_state_dict(*optimizer), "lr", -0.5 * 0x1p-52)),
+        "");
+  }
+  refuses(with_moments, "eps", -1e-8, " is -1e-08, a finite number from 0");
+  refuses(with_moments, "eps", kNaN, " is nan");
+  refuses(with_moments, "betas", Tuple{{0.9, 1.0}}, "[1] is 1, 0 to below 1 is expected");
+  refuses(with_moments, "betas", Tuple{{-0.1, 0.999}}, "[0] is -0.1, 0 to below 1");
+  refuses(with_moments, "betas", Tuple{{kNaN, 0.999}}, "[0] is nan, 0 to below 1");
+  refuses(with_momentum, "momentum", -0.5, " is -0.5, a finite number from 0");
+  refuses(with_momentum, "dampening", kInf, " is inf, a finite number is expected");
+  EXPECT_EQ(
+      error_of(with_momentum, with_option(optimizer_state_dict(with_momentum), "dampening", -0.5)),
+      "");
+}
+
 TEST(OptimizerState, TakesTheGroupsOfOlderAndLaterVersions) {
   torch::nn::Sequential net = model();
   torch::optim::AdamW optimizer = adamw(net);

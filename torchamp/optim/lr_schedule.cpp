@@ -75,6 +75,19 @@ base::Loading WarmupCosine::prepare_load(const base::StateDict& state) {
                                   ", 0 or more is expected");
     }
   });
+  // This run's own rule, but numbers that no schedule can have had tell of a damaged file.
+  loading.differences.attempt([&] {
+    const base::Value* saved = state.find("base_lrs");
+    if (saved == nullptr) return;
+    const std::vector<base::Value>& rates = saved->to_items("base_lrs");
+    for (size_t i = 0; i < rates.size(); ++i) {
+      const std::string name = "base_lrs[" + std::to_string(i) + "]";
+      const double rate = rates[i].to_double(name);
+      if (rate >= 0.0 && std::isfinite(rate)) continue;
+      throw base::CheckpointError(name + " is " + std::to_string(rate) +
+                                  ", a finite number from 0 is expected");
+    }
+  });
   loading.apply = [this, step] { set_last_step(step); };
   return loading;
 }

@@ -1,9 +1,11 @@
 #include "torchamp/optim/state.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -58,11 +60,29 @@ struct Place {
   }
 };
 
-// Takes over the value of `key`; leaves the option alone, with a note, where it is missing.
-void read_into(double& option, const StateDict& dict, const char* key, const Place& place) {
+// The least that Python's constructors accept. What a rate falls to at the end of a schedule that
+// multiplies (LinearLR) may lie a rounding below 0.
+constexpr double kLeastRate = -1e-12;
+
+void require_finite(double value, double least, const std::string& name) {
+  if (std::isfinite(value) && value >= least) return;
+  std::ostringstream text;
+  text << name << " is " << value << ", a finite number" << (std::isfinite(least) ? " from 0" : "")
+       << " is expected";
+  throw CheckpointError(text.str());
+}
+
+// Takes over the value of `key`; leaves the option alone, with a note, where it is missing or one
+// that no optimizer can be made with.
+void read_into(double& option, const StateDict& dict, const char* key, const Place& place,
+               double least = 0.0) {
   const Value* value = place.find(dict, key);
   if (value == nullptr) return;
-  place.differences.attempt([&] { option = value->to_double(place.name(key)); });
+  place.differences.attempt([&] {
+    const double number = value->to_double(place.name(key));
+    require_finite(number, least, place.name(key));
+    option = number;
+  });
 }
 
 void read_into(bool& option, const StateDict& dict, const char* key, const Place& place) {
@@ -76,7 +96,7 @@ template <typename Options>
 std::unique_ptr<Options> read_shared_options(const StateDict& dict, const OptimizerOptions& present,
                                              const Place& place) {
   auto options = std::make_unique<Options>(static_cast<const Options&>(present));
-  read_into(options->lr(), dict, "lr", place);
+  read_into(options->lr(), dict, "lr", place, kLeastRate);
   read_into(options->weight_decay(), dict, "weight_decay", place);
   return options;
 }
@@ -155,8 +175,16 @@ std::tuple<double, double> read_betas(const StateDict& dict, std::tuple<double, 
       throw CheckpointError(place.name("betas") + " has " + std::to_string(items.size()) +
                             " items, 2 are expected");
     }
-    present = {items[0].to_double(place.name("betas") + "[0]"),
-               items[1].to_double(place.name("betas") + "[1]")};
+    std::array<double, 2> read{};
+    for (size_t i = 0; i < read.size(); ++i) {
+      const std::string name = place.name("betas") + "[" + std::to_string(i) + "]";
+      read[i] = items[i].to_double(name);
+      if (read[i] >= 0.0 && read[i] < 1.0) continue;
+      std::ostringstream text;
+      text << name << " is " << read[i] << ", 0 to below 1 is expected";
+      throw CheckpointError(text.str());
+    }
+    present = {read[0], read[1]};
   });
   return present;
 }
@@ -269,7 +297,8 @@ struct SgdCodec final : Codec {
                                                  const Place& place) const override {
     auto options = read_shared_options<Options>(dict, present, place);
     read_into(options->momentum(), dict, "momentum", place);
-    read_into(options->dampening(), dict, "dampening", place);
+    read_into(options->dampening(), dict, "dampening", place,
+              -std::numeric_limits<double>::infinity());
     read_into(options->nesterov(), dict, "nesterov", place);
     return options;
   }
