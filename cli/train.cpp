@@ -25,6 +25,7 @@
 #include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/ops/install.h"
+#include "torchamp/train/data/bpe.h"
 #include "torchamp/train/metrics_file.h"
 #include "torchamp/train/progress.h"
 #include "torchamp/train/trainer.h"
@@ -172,11 +173,16 @@ void check_files_differ(const TrainOptions& options) {
   }
 }
 
-// "after epoch 3 and step 48".
+// " after epoch 3 and step 48"; nothing where that cannot be read, which the comparison tells.
 std::string position(const base::StateDict& checkpoint) {
-  return "after epoch " + std::to_string(checkpoint.at("epoch").to_int("epoch")) + " and step " +
-         std::to_string(
-             checkpoint.at("train_state").to_dict("train_state").at("step").to_int("step"));
+  std::string text;
+  base::Differences ignored;
+  ignored.attempt([&] {
+    const base::StateDict& state = checkpoint.at("train_state").to_dict();
+    text = " after epoch " + std::to_string(state.at("epoch").to_int()) + " and step " +
+           std::to_string(state.at("step").to_int());
+  });
+  return text;
 }
 
 struct LoadedCheckpoint {
@@ -184,26 +190,72 @@ struct LoadedCheckpoint {
   std::string message;  // where the run goes on, and why not from another file
 };
 
+// What the run is built from, read in full before any of it is used, so that its faults are told
+// together; the Trainer compares the rest when the run is there.
+void take_run(const base::StateDict& checkpoint, const CLI::App& command, TrainOptions& options) {
+  base::Differences differences;
+  const auto dict_of = [&](const char* part) {
+    const base::Value& value = checkpoint.at(part);
+    const auto* dict = std::get_if<base::StateDict>(&value.storage());
+    if (dict == nullptr) {
+      differences.add(std::string(part) + ": it is a " + value.type_name() + ", not a dict");
+    }
+    return dict;
+  };
+  const auto add = [&](const std::string& part, const base::Differences& of_part) {
+    if (!of_part.empty()) differences.add(part + ": " + of_part.text());
+  };
+  if (const base::StateDict* config = dict_of("config")) {
+    base::Differences of_part;
+    take_from_checkpoint(*config, command, of_part, options);
+    add("config", of_part);
+  }
+  // Images and synthetic data have none; text has its tokenizer.
+  if (const base::StateDict* data = dict_of("data_state"); data != nullptr && !data->empty()) {
+    base::Differences of_part;
+    of_part.attempt([&] { train::BytePairEncoding::from_state_dict(*data); });
+    add("data_state", of_part);
+  }
+  dict_of("train_state");
+  if (differences.empty()) return;
+  throw base::CheckpointError(
+      "[--resume] The run of '" + options.checkpoint +
+      "' cannot be built again, and nothing was changed: " + differences.text() +
+      (differences.text().ends_with('?') ? "" : ".") + " Was the file edited?");
+}
+
 LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
   if (checkpoint::checkpoint_files(options.checkpoint).empty()) {
     throw base::UsageError("[--resume] '" + options.checkpoint +
                            "' does not exist; the --checkpoint of an earlier run is accepted.");
   }
   auto [good, state] = checkpoint::load_last_good(options.checkpoint);
-  for (const char* key : {"config", "data_state", "train_state", "epoch"}) {
-    if (state.contains(key)) continue;
-    throw base::CheckpointError("[--resume] '" + good.file.string() + "' has no entry '" + key +
-                                "'; a checkpoint of torchamp train is accepted. Was it saved by "
+  std::string missing;
+  for (const char* key : {"config", "data_state", "train_state"}) {
+    const base::Value* value = state.find(key);
+    if (value != nullptr && !value->is_none()) continue;
+    missing += (missing.empty() ? "'" : ", '") + std::string(key) + "'";
+  }
+  if (!missing.empty()) {
+    throw base::CheckpointError("[--resume] '" + good.file.string() + "' has no entry " + missing +
+                                "; a checkpoint of torchamp train is accepted. Was it saved by "
                                 "another program?");
   }
   std::string message = "Resumed from '" + good.file.string() + "'";
   if (good.passed_over.empty()) {
-    message += " " + position(state) + ".";
+    message += position(state) + ".";
   } else {
-    message += ", the newest whole checkpoint, " + position(state) + ":";
+    message += ", " + good.reason + "," + position(state) + ":";
     for (const auto& each : good.passed_over) message += " " + without_callers(each.reason);
   }
   return {std::move(state), std::move(message)};
+}
+
+// What becomes of an earlier run's other checkpoints.
+std::string stay(size_t count) {
+  if (count == 0) return "";
+  return (count == 1 ? " Its other checkpoint stays" : " Its other checkpoints stay") +
+         std::string(" beside it, but for names that this run writes too.");
 }
 
 // The line of an epoch, with what the allocator did until then.
@@ -221,8 +273,8 @@ void run_train(TrainOptions options, const CLI::App& command) {
     LoadedCheckpoint loaded = load_checkpoint(options);
     checkpoint = std::move(loaded.state);
     resumed_from = std::move(loaded.message);
-    take_from_checkpoint(checkpoint->at("config").to_dict("config"), command, options);
-    data_state = &checkpoint->at("data_state").to_dict("data_state");
+    take_run(*checkpoint, command, options);
+    data_state = &checkpoint->at("data_state").to_dict();
     if (data_state->empty()) data_state = nullptr;
   }
   std::optional<ops::Installation> installation;
@@ -245,7 +297,8 @@ void run_train(TrainOptions options, const CLI::App& command) {
   if (replaces_earlier_run) {
     progress.on_message("'" + options.checkpoint +
                         "' holds an earlier run, which this one's first checkpoint replaces; "
-                        "--resume goes on from it.");
+                        "--resume goes on from it." +
+                        stay(checkpoint::checkpoint_files(options.checkpoint).size() - 1));
   }
   if (!resumed_from.empty()) progress.on_message(resumed_from);
   train::TrainerConfig config = trainer_config(options);
@@ -279,8 +332,9 @@ void run_train(TrainOptions options, const CLI::App& command) {
   int64_t epochs_kept = -1;
   if (checkpoint) {
     trainer.load_state_dict(*checkpoint);
-    epochs_kept = checkpoint->at("epoch").to_int("epoch");
-    steps_kept = checkpoint->at("train_state").to_dict("train_state").at("step").to_int("step");
+    const base::StateDict& position = checkpoint->at("train_state").to_dict();
+    epochs_kept = position.at("epoch").to_int();
+    steps_kept = position.at("step").to_int();
     checkpoint.reset();
   }
   if (!options.csv.empty()) csv = train::MetricsFile::csv(options.csv, steps_kept);

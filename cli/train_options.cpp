@@ -329,20 +329,22 @@ base::StateDict to_state_dict(const TrainOptions& options) {
 }
 
 void take_from_checkpoint(const base::StateDict& config, const CLI::App& command,
-                          TrainOptions& options) {
+                          base::Differences& differences, TrainOptions& options) {
   const auto is_given = [&](const char* name) {
     return command.get_option(std::string("--") + name)->count() > 0;
   };
-  const std::string model = config.at("model").to_string("model");
-  if (is_given("model") && options.model != model) {
+  const base::Value* model = config.find("model");
+  if (model == nullptr) differences.add("model is missing");
+  const bool is_readable = model != nullptr && model->is<std::string>();
+  if (is_readable && is_given("model") && options.model != model->to_string()) {
     throw base::CheckpointError(
-        "[--resume] '" + options.checkpoint + "' is a checkpoint of model '" + model +
+        "[--resume] '" + options.checkpoint + "' is a checkpoint of model '" + model->to_string() +
         "', but --model " + options.model +
         " was given; the same model is accepted. Is it another run's file?");
   }
   for_each_option(options, [&](const char* name, auto& value) {
     const base::Value* saved = config.find(name);
-    if (saved && !is_given(name)) read(*saved, name, value);
+    if (saved && !is_given(name)) differences.attempt([&] { read(*saved, name, value); });
   });
   // A limit on steps stopped the earlier part; it binds this one only where nothing else ends it.
   if (!is_given("steps") && options.epochs) options.steps.reset();

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "models/model.h"
+#include "torchamp/base/loading.h"
 #include "torchamp/base/state_dict.h"
 #include "torchamp/train/config.h"
 #include "torchamp/train/data/dataset.h"
@@ -71,11 +72,12 @@ void add_train_options(CLI::App& command, TrainOptions& options);
 
 /// What the run is made of, as the checkpoint's "config" keeps it; open values are left out.
 base::StateDict to_state_dict(const TrainOptions& options);
-/// Takes every value that `command` was not given from a checkpoint's "config".
+/// Takes every value that `command` was not given from a checkpoint's "config"; what cannot be read
+/// of it is added to `differences`.
 ///
 /// Errors: CheckpointError when the checkpoint is of another model than the one asked for.
 void take_from_checkpoint(const base::StateDict& config, const CLI::App& command,
-                          TrainOptions& options);
+                          base::Differences& differences, TrainOptions& options);
 
 /// Checks every value and fills in what was left open, "auto" included.
 ///

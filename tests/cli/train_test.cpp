@@ -234,7 +234,10 @@ TEST(TrainCommand, KeepsTheLastAndTheBestAndGoesOnFromTheNewestWholeOne) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out,
               HasSubstr("Resumed from '" + files[2].lexically_relative(folder.path()).string() +
-                        "', the newest whole checkpoint, after epoch 2 and step " +
+                        "', the newest whole checkpoint of the run that wrote one last, "));
+  EXPECT_THAT(result.out,
+              HasSubstr("as 'run/last.pt' does not tell its run, after epoch 2 and "
+                        "step " +
                         std::to_string(2 * one_epoch) + ": 'run/last.pt' cannot be read: "));
   EXPECT_TRUE(is_same_run(folder / "run/last.pt", folder / "uninterrupted.pt"));
   EXPECT_EQ(checkpoint::checkpoint_files(folder / "run/last.pt").size(), 5U);  // kept as before
@@ -272,6 +275,40 @@ TEST(TrainCommand, CheckpointOfAnotherModelIsRefusedAndKept) {
     EXPECT_EQ(lines(result.err).size(), 1U) << result.err;
     EXPECT_EQ(read_file(folder / "a.pt"), before);
   }
+}
+
+TEST(TrainCommand, WhatTheRunIsBuiltFromIsToldTogetherWhereItIsDamaged) {
+  Folder folder;
+  ASSERT_EQ(folder.run(words(kSmall + "64 --checkpoint a.pt")).exit_code, 0);
+  const base::StateDict whole = checkpoint::load(folder / "a.pt");
+  base::StateDict config = whole.at("config").to_dict();
+  config.set("batch", "many");
+  config.set("lr", "high");
+  base::StateDict tokenizer;
+  tokenizer.set("kind", "words");
+  base::StateDict damaged = whole;
+  damaged.set("config", config);
+  damaged.set("data_state", tokenizer);
+  damaged.set("train_state", "text");
+  checkpoint::save(folder / "a.pt", damaged);
+  const std::string before = read_file(folder / "a.pt");
+  Result result = folder.run(words("train --resume --checkpoint a.pt --epochs 2"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(lines(result.err).size(), 1U) << result.err;
+  for (const char* text :
+       {"cannot be built again, and nothing was changed: config: ", "batch is a str", "lr is a str",
+        "; data_state: ", "'words'", "; train_state: it is a str, not a dict"}) {
+    EXPECT_THAT(result.err, HasSubstr(text));
+  }
+  EXPECT_EQ(read_file(folder / "a.pt"), before);
+
+  damaged = whole;
+  damaged.set("config", base::Value());
+  damaged.set("train_state", base::Value());
+  checkpoint::save(folder / "a.pt", damaged);
+  result = folder.run(words("train --resume --checkpoint a.pt --epochs 2"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("'a.pt' has no entry 'config', 'train_state'; "));
 }
 
 TEST(TrainCommand, FullOutputIsOneSentence) {

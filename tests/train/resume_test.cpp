@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -258,6 +259,9 @@ base::StateDict changed(base::StateDict dict, const Path& path, std::optional<ba
   return dict;
 }
 
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
 struct Damage {
   std::string part;
   Path path;
@@ -292,7 +296,30 @@ std::vector<Damage> damages() {
       {"train_state", {"train_state", "batch"}, 5},
       {"train_state", {"train_state", "step"}, INT64_MAX},
       {"train_state", {"train_state", "next_batch"}, 9},  // of 8
+      {"train_state", {"train_state"}, text},
+      {"epoch", {"epoch"}, text},
+      {"epoch", {"epoch"}, -1},
+      {"epoch", {"epoch"}, 7},  // train_state has another
+      {"checkpoint_manager", {"checkpoint_manager"}, text},
+      {"checkpoint_manager", {"checkpoint_manager", "run_id"}, 7},
+      {"checkpoint_manager", {"checkpoint_manager", "best_metric"}, kNaN},
+      {"checkpoint_manager", {"checkpoint_manager", "best_step"}, std::nullopt},
       {"ops_choices", {"ops_choices", "choices"}, text},
+      // Numbers that no run is saved with.
+      {"model_state_dict", {"model_state_dict", "fc1.bias"}, torch::full({16}, kInf)},
+      {"model_state_dict", {"model_state_dict", "bn.running_mean"}, torch::full({16}, kNaN)},
+      {"optimizer_state_dict",
+       {"optimizer_state_dict", "state", int64_t{1}, "exp_avg"},
+       torch::full({16}, kInf)},
+      {"optimizer_state_dict",
+       {"optimizer_state_dict", "state", int64_t{1}, "exp_avg_sq"},
+       torch::full({16}, kNaN)},
+      {"optimizer_state_dict",
+       {"optimizer_state_dict", "state", int64_t{1}, "exp_avg_sq"},
+       torch::full({16}, -1.0)},
+      {"ema_state_dict", {"ema_state_dict", "module.fc1.bias"}, torch::full({16}, kNaN)},
+      {"lr_scheduler_state_dict", {"lr_scheduler_state_dict", "base_lrs"}, base::List{{-0.001}}},
+      {"lr_scheduler_state_dict", {"lr_scheduler_state_dict", "base_lrs"}, base::List{{kNaN}}},
   };
 }
 
@@ -303,11 +330,25 @@ TrainerConfig config_with_every_part() {
   return config;
 }
 
+constexpr const char* kRunId = "0123456789abcdef0123456789abcdef";
+
+// `state` as a file has it.
+base::StateDict with_manager(base::StateDict state) {
+  base::StateDict manager;
+  manager.set("run_id", kRunId);
+  manager.set("best_metric", 0.5);
+  manager.set("best_step", 4);
+  state.set("checkpoint_manager", manager);
+  return state;
+}
+
 TEST(ResumeAllOrNothing, ADamagedEntryOfAnyPartLeavesEveryBitAsItWas) {
   const TrainerConfig config = config_with_every_part();
-  const base::StateDict saved = checkpoint_after(config, 6);
+  const base::StateDict saved = with_manager(checkpoint_after(config, 6));
+  const TemporaryFolder folder;
   TrainerConfig here = config;
   here.steps = 1;
+  here.checkpoint = folder / "last.pt";
   Trainer trainer(here, toy::parts(toy::make_net(9), toy::data(30)));
   trainer.run();
   const base::StateDict before = cloned(trainer.state_dict()).to_dict();
@@ -323,7 +364,7 @@ TEST(ResumeAllOrNothing, ADamagedEntryOfAnyPartLeavesEveryBitAsItWas) {
 
 TEST(ResumeAllOrNothing, ListsTheDifferencesOfAllPartsInAPageOfText) {
   const TrainerConfig config = config_with_every_part();
-  base::StateDict damaged = checkpoint_after(config, 6);
+  base::StateDict damaged = with_manager(checkpoint_after(config, 6));
   const std::string long_name(100000, 'x');
   base::StateDict model = damaged.at("model_state_dict").to_dict();
   for (int i = 0; i < 1000; ++i) model.set(long_name + std::to_string(i), 1);
@@ -344,6 +385,69 @@ TEST(ResumeAllOrNothing, ListsTheDifferencesOfAllPartsInAPageOfText) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_LT(text.size(), 10000U);
+}
+
+TEST(ResumeAllOrNothing, PartsThatStandAloneAreToldWithTheOthers) {
+  const TrainerConfig config = config_with_every_part();
+  base::StateDict damaged = with_manager(checkpoint_after(config, 6));
+  damaged = changed(damaged, {"model_state_dict", "fc2.bias"}, std::nullopt);
+  damaged = changed(damaged, {"train_state", "seed"}, "text");
+  damaged = changed(damaged, {"epoch"}, -1);
+  damaged = changed(damaged, {"lr_scheduler_state_dict", "last_step"}, -1);
+  damaged = changed(damaged, {"checkpoint_manager", "run_id"}, "mine");
+  const TemporaryFolder folder;
+  TrainerConfig here = config;
+  here.checkpoint = folder / "last.pt";
+  std::string said;
+  TrainerCallbacks callbacks;
+  callbacks.on_message = [&](const std::string& text) { said += text; };
+  Trainer trainer(here, toy::parts(toy::make_net(9), toy::data(30)), callbacks);
+  const std::string text =
+      toy::message_of<base::CheckpointError>([&] { trainer.load_state_dict(damaged); });
+  EXPECT_THAT(text, HasSubstr("(5 differences), and nothing was changed: "));
+  for (const char* part :
+       {"model_state_dict: 1 missing ('fc2.bias')", "seed is a str",
+        "epoch: it is -1, 0 or more is expected", "lr_scheduler_state_dict: last_step is -1",
+        "checkpoint_manager: 'run_id' is 'mine', 32 hexadecimal digits are expected"}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  EXPECT_EQ(said, "");
+}
+
+TEST(ResumeAllOrNothing, TheIdentityOfTheRunIsTakenOverWithTheRestAlone) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  const base::StateDict saved = with_manager(checkpoint_after(config, 6));
+  for (const bool is_good : {false, true}) {
+    const TemporaryFolder folder;
+    TrainerConfig here = config;
+    here.checkpoint = folder / "last.pt";
+    here.steps = 7;
+    Trainer trainer(here, toy::parts(toy::make_net(9), toy::data(30)));
+    if (is_good) {
+      trainer.load_state_dict(saved);
+    } else {
+      const auto damaged = changed(saved, {"model_state_dict", "fc2.bias"}, std::nullopt);
+      EXPECT_THROW(trainer.load_state_dict(damaged), base::CheckpointError);
+    }
+    trainer.run();
+    const base::StateDict manager =
+        checkpoint::load(here.checkpoint).at("checkpoint_manager").to_dict();
+    EXPECT_EQ(manager.at("run_id").to_string() == kRunId, is_good);
+    EXPECT_EQ(manager.contains("best_metric"), is_good);
+  }
+}
+
+// They stay as a run left them: a mask, and what the square of a gradient beyond 1.8e19 gives.
+TEST(ResumeAllOrNothing, InfinityInBuffersAndSecondMomentsIsARunsOwn) {
+  const TrainerConfig config = config_for(Precision::kFp32, OptimizerKind::kAdamW);
+  base::StateDict saved = checkpoint_after(config, 6);
+  saved = changed(saved, {"model_state_dict", "bn.running_mean"}, torch::full({16}, -kInf));
+  saved = changed(saved, {"optimizer_state_dict", "state", int64_t{1}, "exp_avg_sq"},
+                  torch::full({16}, kInf));
+  Trainer trainer(config, toy::parts(toy::make_net(9), toy::data(30)));
+  trainer.load_state_dict(saved);
+  EXPECT_TRUE(same(trainer.state_dict().at("optimizer_state_dict").to_dict(),
+                   saved.at("optimizer_state_dict").to_dict()));
 }
 
 // What a Trainer of `config` says on loading `state`.
@@ -389,6 +493,27 @@ TEST(ResumeSays, ThatMomentsStartAnew) {
       said_on_loading(changed(saved, {"optimizer_state_dict", "state", int64_t{0}}, std::nullopt),
                       config),
       HasSubstr("The checkpoint's optimizer has no state for 1 of 6 parameters"));
+}
+
+TEST(ResumeSays, WhichNumbersOfTheOptimizerGiveWayToTheConfig) {
+  for (const OptimizerKind optimizer : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    TrainerConfig config = config_for(Precision::kFp32, optimizer);
+    config.schedule = ScheduleKind::kConstant;
+    config.warmup_steps = 0;
+    config.lr = 0.25;
+    config.weight_decay = 0.5;
+    const base::StateDict saved = checkpoint_after(config, 6);
+    config.lr = 0.125;
+    config.weight_decay = 0.0625;
+    config.momentum = 0.75;
+    EXPECT_EQ(
+        said_on_loading(saved, config),
+        std::string("The checkpoint's lr, 0.25, gives way to this run's, 0.125.\n"
+                    "The checkpoint's weight_decay, 0.5, gives way to this run's, 0.0625.\n") +
+            (optimizer == OptimizerKind::kSgd
+                 ? "The checkpoint's momentum, 0.9, gives way to this run's, 0.75.\n"
+                 : ""));
+  }
 }
 
 TEST(ResumeScaler, TakesAnotherGrowthIntervalOver) {

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <torch/nn/module.h>
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/loading.h"
@@ -14,6 +17,7 @@
 #include "torchamp/ops/choices.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
+#include "torchamp/train/finite_check.h"
 #include "torchamp/train/machine.h"
 #include "torchamp/train/metrics.h"
 #include "torchamp/train/rng_state.h"
@@ -55,6 +59,7 @@ class Resume {
     prepare_ema();
     prepare_choices();
     prepare_generators();
+    prepare_checkpoints();
     if (count_ == 0) return;
     throw base::CheckpointError(
         "[resume] The checkpoint does not fit this run (" + std::to_string(count_) +
@@ -101,10 +106,31 @@ class Resume {
   void prepare_model() {
     const Part model = find("model_state_dict");
     if (model.dict != nullptr) {
-      then("model_state_dict", optim::prepare_full_state_dict(parts_.module, *model.dict));
+      base::Loading loading = optim::prepare_full_state_dict(parts_.module, *model.dict);
+      loading.differences.add("not finite", bad_tensors(*model.dict, ""));
+      then("model_state_dict", std::move(loading));
     } else if (model.is_missing) {
       differ("model_state_dict", "it is missing");
     }
+  }
+
+  // Of the weights and buffers that `dict` has under their names behind `prefix`: those that no
+  // checkpoint is written with.
+  std::vector<std::string> bad_tensors(const base::StateDict& dict, const std::string& prefix) {
+    FiniteCheck check;
+    const auto add = [&](const auto& item, FiniteCheck::Accepts accepts) {
+      const base::Value* value = dict.find(prefix + item.key());
+      const auto* saved = value == nullptr ? nullptr : std::get_if<at::Tensor>(&value->storage());
+      if (saved == nullptr || !saved->defined() || saved->sizes() != item.value().sizes()) return;
+      check.add("'" + prefix + item.key() + "'", *saved, accepts);
+    };
+    for (const auto& item : parts_.module.named_parameters()) {
+      add(item, FiniteCheck::Accepts::kNothing);
+    }
+    for (const auto& item : parts_.module.named_buffers()) {
+      add(item, FiniteCheck::Accepts::kInfinity);
+    }
+    return check.bad_names();
   }
 
   // Where the run stood: in full, or what a file of Python's tells of it.
@@ -115,23 +141,14 @@ class Resume {
       optimizer = std::get_if<base::StateDict>(&value->storage());
     }
     applied_steps_ = optimizer == nullptr ? 0 : applied_steps_of(*optimizer);
+    const std::optional<int64_t> epoch = read_epoch();
     const Part train_state = find("train_state");
     if (train_state.is_missing) {
       saved_.order = now.order;
       saved_.precision = now.precision;
       saved_.optimizer = now.optimizer;
       saved_.step = applied_steps_;
-      base::Differences differences;
-      if (const base::Value* epoch = checkpoint_.find("epoch")) {
-        differences.attempt([&] {
-          saved_.epoch = epoch->to_int("epoch");
-          if (saved_.epoch < 0) {
-            throw base::CheckpointError("it is " + std::to_string(saved_.epoch) +
-                                        ", 0 or more is expected");
-          }
-        });
-        differ("epoch", differences);
-      }
+      saved_.epoch = epoch.value_or(0);
       note("The checkpoint has no train_state, as one of Python's: the run goes on after epoch " +
            std::to_string(saved_.epoch) + " and step " + std::to_string(saved_.step) +
            ", the optimizer's count.");
@@ -140,12 +157,32 @@ class Resume {
       saved_ = run_state_from(*train_state.dict, differences);
       differ("train_state", differences);
       if (differences.empty()) compare_run(now);
+      if (differences.empty() && epoch && *epoch != saved_.epoch) {
+        differ("epoch", "it is " + std::to_string(*epoch) + ", that of train_state is " +
+                            std::to_string(saved_.epoch) + "; the same is expected");
+      }
     }
     then([this, &now] {
       saved_.order = now.order;
       saved_.precision = now.precision;
       now = saved_;
     });
+  }
+
+  // The epochs that are done; nothing where the checkpoint does not say, or with a difference.
+  std::optional<int64_t> read_epoch() {
+    const base::Value* saved = checkpoint_.find("epoch");
+    if (saved == nullptr || saved->is_none()) return std::nullopt;
+    int64_t epoch = 0;
+    base::Differences differences;
+    differences.attempt([&] {
+      epoch = saved->to_int("it");
+      if (epoch < 0) {
+        throw base::CheckpointError("it is " + std::to_string(epoch) + ", 0 or more is expected");
+      }
+    });
+    differ("epoch", differences);
+    return differences.empty() ? std::optional(epoch) : std::nullopt;
   }
 
   void compare_run(const RunState& now) {
@@ -184,8 +221,30 @@ class Resume {
     }
     if (optimizer.dict == nullptr) return;
     note_missing_moments(*optimizer.dict);
-    then("optimizer_state_dict",
-         optim::prepare_optimizer_state_dict(parts_.optimizer, *optimizer.dict));
+    base::Loading loading = optim::prepare_optimizer_state_dict(parts_.optimizer, *optimizer.dict);
+    if (loading.differences.empty()) add_bad_moments(*optimizer.dict, loading.differences);
+    then("optimizer_state_dict", std::move(loading));
+  }
+
+  // Infinite second moments are left by huge gradients, and stop their weights; all else that is
+  // not finite makes the weights so at the next step. `optimizer` fits.
+  static void add_bad_moments(const base::StateDict& optimizer, base::Differences& differences) {
+    FiniteCheck first;
+    FiniteCheck second;
+    for (const auto& [key, state] : optimizer.at("state").to_dict().entries()) {
+      for (const auto& entry : state.to_dict().entries()) {
+        const auto* tensor = std::get_if<at::Tensor>(&entry.value.storage());
+        if (tensor == nullptr || !tensor->defined()) continue;
+        const std::string kind = base::to_string(entry.key);
+        const std::string name = "state[" + base::to_string(key) + "][" + kind + "]";
+        if (kind == "'exp_avg'" || kind == "'momentum_buffer'") first.add(name, *tensor);
+        if (kind == "'exp_avg_sq'" || kind == "'max_exp_avg_sq'") {
+          second.add(name, *tensor, FiniteCheck::Accepts::kInfinityFromZero);
+        }
+      }
+    }
+    differences.add("not finite", first.bad_names());
+    differences.add("NaN or below 0", second.bad_names());
   }
 
   // Legal, as for weights that no step has reached; but not what a run leaves behind. SGD keeps
@@ -270,7 +329,9 @@ class Resume {
       return;
     }
     if (ema.dict != nullptr) {
-      then("ema_state_dict", parts_.ema->prepare_load(*ema.dict));
+      base::Loading loading = parts_.ema->prepare_load(*ema.dict);
+      loading.differences.add("not finite", bad_tensors(*ema.dict, "module."));
+      then("ema_state_dict", std::move(loading));
     } else if (ema.is_missing) {
       note(
           "The checkpoint has no averaged weights (ema_state_dict): the average starts anew from "
@@ -305,6 +366,13 @@ class Resume {
     } else if (generators.is_missing) {
       note("The checkpoint has no rng_state: random numbers go on as this process draws them.");
     }
+  }
+
+  // So that the run's older files stay its own, and the best one the best.
+  void prepare_checkpoints() {
+    const Part kept = find("checkpoint_manager");
+    if (kept.dict == nullptr || parts_.checkpoints == nullptr) return;
+    then("checkpoint_manager", parts_.checkpoints->prepare_load(*kept.dict));
   }
 
   const base::StateDict& checkpoint_;

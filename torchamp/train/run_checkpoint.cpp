@@ -3,9 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/isnan.h>
 #include <torch/nn/module.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -13,10 +10,10 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/version.h"
-#include "torchamp/multi_tensor/device_read.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/optim/low_precision.h"
 #include "torchamp/optim/state.h"
+#include "torchamp/train/finite_check.h"
 #include "torchamp/train/machine.h"
 #include "torchamp/train/rng_state.h"
 
@@ -27,11 +24,6 @@ base::StateDict ops_choices_state() {
   base::StateDict state = ops::choices_state_dict();
   state.set("cpu", cpu_name());
   return state;
-}
-
-// The flags of a module's tensors, read with one wait for the device.
-std::vector<double> read_flags(const std::vector<at::Tensor>& flags) {
-  return flags.empty() ? std::vector<double>() : multi_tensor::DeviceRead(flags).get();
 }
 
 }  // namespace
@@ -63,28 +55,26 @@ std::string optimizer_name(const torch::optim::Optimizer& optimizer) {
   return "custom";
 }
 
-void check_is_finite(const torch::nn::Module& module, const std::filesystem::path& path) {
-  const at::NoGradGuard no_grad;
-  std::vector<std::string> names;
-  std::vector<at::Tensor> is_good;
-  for (const auto& item : module.named_parameters()) {
-    if (item.value().numel() == 0) continue;
-    names.push_back(item.key());
-    is_good.push_back(at::isfinite(item.value()).all());
-  }
+void check_is_finite(const torch::nn::Module& module, const optim::Ema* ema,
+                     const std::filesystem::path& path) {
+  FiniteCheck check;
+  for (const auto& item : module.named_parameters()) check.add(item.key(), item.value());
   for (const auto& item : module.named_buffers()) {
-    if (!item.value().is_floating_point() || item.value().numel() == 0) continue;
-    names.push_back(item.key());
-    is_good.push_back(at::isnan(item.value()).any().logical_not());
+    check.add(item.key(), item.value(), FiniteCheck::Accepts::kInfinity);
   }
-  const std::vector<double> flags = read_flags(is_good);
-  for (size_t i = 0; i < flags.size(); ++i) {
-    if (flags[i] != 0.0) continue;
-    throw base::DivergedError(
-        "[train] '" + names[i] + "' holds values that are not finite, so '" + path.string() +
-        "' was not written and keeps what it held. Try a lower --lr, a longer "
-        "--warmup-steps or --clip 1.0.");
+  if (ema != nullptr) {
+    const base::StateDict averages = ema->state_dict();
+    for (const auto& item : module.named_parameters()) {
+      const base::Value* average = averages.find("module." + item.key());
+      if (average != nullptr) check.add("module." + item.key(), average->to_tensor());
+    }
   }
+  const std::vector<std::string> names = check.bad_names();
+  if (names.empty()) return;
+  throw base::DivergedError("[train] '" + names.front() +
+                            "' holds values that are not finite, so '" + path.string() +
+                            "' was not written and keeps what it held. Try a lower --lr, a longer "
+                            "--warmup-steps or --clip 1.0.");
 }
 
 }  // namespace torchamp::train

@@ -7,6 +7,7 @@
 
 #include "torchamp/amp/grad_scaler.h"
 #include "torchamp/base/state_dict.h"
+#include "torchamp/checkpoint/checkpoint_manager.h"
 #include "torchamp/optim/ema.h"
 #include "torchamp/optim/lr_schedule.h"
 #include "torchamp/train/config.h"
@@ -30,9 +31,11 @@ struct CheckpointParts {
   RunState& state;
   const TrainerConfig& config;
   const base::StateDict& data_state;
-  optim::Ema* ema = nullptr;  // null: the run averages no weights
+  optim::Ema* ema = nullptr;                             // null: the run averages no weights
+  checkpoint::CheckpointManager* checkpoints = nullptr;  // null: the run writes no file
 };
 
+/// All but "checkpoint_manager", which the manager adds at save().
 base::StateDict make_checkpoint(const CheckpointParts& parts);
 
 /// Puts `checkpoint` into `parts`: all of it, or none.
@@ -48,8 +51,10 @@ void load_checkpoint(const base::StateDict& checkpoint, const CheckpointParts& p
 /// "AdamW", "Adam", "SGD", or "custom".
 std::string optimizer_name(const torch::optim::Optimizer& optimizer);
 
-/// DivergedError naming the first parameter or buffer that is not finite (a buffer may hold inf, as
-/// masks do, but no NaN): such a module must not replace a good checkpoint.
-void check_is_finite(const torch::nn::Module& module, const std::filesystem::path& path);
+/// DivergedError naming the first parameter, buffer or average of a parameter that is not finite (a
+/// buffer may hold inf, as masks do, but no NaN): such a run must not replace a good checkpoint.
+/// Bad moments show in the parameters that their step moved. `ema` may be null.
+void check_is_finite(const torch::nn::Module& module, const optim::Ema* ema,
+                     const std::filesystem::path& path);
 
 }  // namespace torchamp::train

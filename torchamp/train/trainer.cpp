@@ -60,17 +60,6 @@ std::shared_ptr<torch::optim::Optimizer> make_optimizer(const TrainerConfig& con
                                         torch::optim::AdamWOptions(lr).weight_decay(decay));
 }
 
-// What a loaded optimizer state brought along gives way to the config; the schedule owns the rate.
-void apply_config(const TrainerConfig& config, torch::optim::Optimizer& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&group.options())) {
-      sgd->momentum(config.momentum).weight_decay(*config.weight_decay);
-    } else if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&group.options())) {
-      adamw->weight_decay(*config.weight_decay);
-    }
-  }
-}
-
 amp::GradScaler make_scaler(const TrainerConfig& config) {
   amp::GradScalerOptions options;
   options.device = config.device.type();
@@ -147,10 +136,18 @@ struct Trainer::Run {
   bool reached_epochs() const { return config.epochs && state.epoch >= *config.epochs; }
   optim::WarmupCosineOptions schedule_options() const;
   CheckpointParts checkpoint_parts() {
-    return {*parts.module, *parts.optimizer, scaler,           schedule,
-            state,         config,           parts.data.state, ema ? &*ema : nullptr};
+    return {*parts.module,
+            *parts.optimizer,
+            scaler,
+            schedule,
+            state,
+            config,
+            parts.data.state,
+            ema ? &*ema : nullptr,
+            checkpoints ? &*checkpoints : nullptr};
   }
   void load(const base::StateDict& dict);
+  void let_config_rule(const base::StateDict& loaded);
 
   TrainerConfig config;
   std::optional<ops::Installation> installation;
@@ -426,7 +423,7 @@ void Trainer::Run::diverge(const StepResult& result) const {
 
 void Trainer::Run::save(std::optional<double> validation_loss) {
   if (!checkpoints) return;
-  check_is_finite(*parts.module, config.checkpoint);
+  check_is_finite(*parts.module, ema ? &*ema : nullptr, config.checkpoint);
   checkpoints->save(make_checkpoint(checkpoint_parts()), state.step, validation_loss);
 }
 
@@ -437,19 +434,40 @@ void Trainer::Run::save_within_epoch() {
 }
 
 void Trainer::Run::load(const base::StateDict& dict) {
-  const base::StateDict before = checkpoints ? checkpoints->state_dict() : base::StateDict();
-  if (const base::Value* kept = dict.find("checkpoint_manager"); kept != nullptr && checkpoints) {
-    checkpoints->load_state_dict(kept->to_dict("checkpoint_manager"));
-  }
-  try {
-    load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
-  } catch (...) {
-    if (checkpoints) checkpoints->load_state_dict(before);
-    throw;
-  }
-  if (makes_optimizer) apply_config(config, *parts.optimizer);
+  load_checkpoint(dict, checkpoint_parts(), [this](const std::string& text) { say(text); });
+  let_config_rule(dict);
   if (scaler.is_enabled()) scaler.set_growth_interval(config.growth_interval);
   if (scaler.is_enabled()) last_scale = scaler.get_scale();
+}
+
+// What a loaded optimizer state brought along gives way to the config, whose schedule owns the
+// rate; where they differ that is said.
+void Trainer::Run::let_config_rule(const base::StateDict& loaded) {
+  const std::vector<base::Value>& saved_groups =
+      loaded.at("optimizer_state_dict").to_dict().at("param_groups").to_items();
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& name, double saved, double now) {
+    if (saved == now) return;
+    const std::string text = "The checkpoint's " + name + ", " + shortest(saved) +
+                             ", gives way to this run's, " + shortest(now) + ".";
+    if (std::find(told.begin(), told.end(), text) != told.end()) return;  // of another group
+    say(text);
+    told.push_back(text);
+  };
+  auto& groups = parts.optimizer->param_groups();
+  for (size_t i = 0; i < groups.size(); ++i) {
+    auto& options = groups[i].options();
+    tell("lr", saved_groups.at(i).to_dict().at("lr").to_double(), options.get_lr());
+    if (!makes_optimizer) continue;
+    if (auto* sgd = dynamic_cast<torch::optim::SGDOptions*>(&options)) {
+      tell("weight_decay", sgd->weight_decay(), *config.weight_decay);
+      tell("momentum", sgd->momentum(), config.momentum);
+      sgd->momentum(config.momentum).weight_decay(*config.weight_decay);
+    } else if (auto* adamw = dynamic_cast<torch::optim::AdamWOptions*>(&options)) {
+      tell("weight_decay", adamw->weight_decay(), *config.weight_decay);
+      adamw->weight_decay(*config.weight_decay);
+    }
+  }
 }
 
 void Trainer::Run::stop_if_asked() {

@@ -85,15 +85,19 @@ class TORCHAMP_API Trainer {
 
   /// The whole run: "epoch", "model_state_dict", "optimizer_state_dict", "scaler_state_dict",
   /// "scaler_history", "loss", "lr_scheduler_state_dict", "rng_state", "train_state", "data_state",
-  /// "ops_choices", "config", with ema_decay "ema_state_dict" as Python's AveragedModel has it.
+  /// "ops_choices", "config", with ema_decay "ema_state_dict" as Python's AveragedModel has it. The
+  /// file has "checkpoint_manager" besides.
   base::StateDict state_dict() const;
-  /// Goes on from `state`, all of it or none. The precision, the learning rate, averages and the
-  /// end of the run may be others than before; on_message tells. In the middle of an epoch the data
-  /// and their order must be the same. Of a file that Python wrote, "model_state_dict" and
-  /// "optimizer_state_dict" are needed; what else is missing starts anew, and on_message tells.
+  /// Goes on from `state`, all of it or none. The precision, the learning rate, weight decay,
+  /// averages and the end of the run may be others than before; on_message tells. In the middle of
+  /// an epoch the data and their order must be the same. Of a file that Python wrote,
+  /// "model_state_dict" and "optimizer_state_dict" are needed; what else is missing starts anew,
+  /// and on_message tells.
   ///
   /// Errors: CheckpointError, one sentence with everything that differs in model, optimizer,
-  ///         scaler, schedule, generators, averages and position; nothing is changed then.
+  ///         scaler, schedule, generators, averages, position and best checkpoint, and the tensors
+  ///         that hold NaN or infinity where training cannot go on from it; nothing is changed
+  ///         then.
   void load_state_dict(const base::StateDict& state);
 
   int64_t steps_per_epoch() const;
