@@ -12,7 +12,8 @@ enum class FileKind {
   kOther,
 };
 
-/// A file named *.safetensors that begins as no other kind is a safetensors file, a damaged one say.
+/// A file named *.safetensors that begins as no other kind is a safetensors file, a damaged one
+/// say.
 FileKind kind_of(const InputFile& file);
 
 /// FormatError when the file is a Git LFS pointer, which stands in the place of a file of any kind.
