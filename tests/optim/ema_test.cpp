@@ -487,7 +487,7 @@ TEST(Ema, RefusesAStateThatDoesNotFitAndChangesNothing) {
     FAIL() << "no error";
   } catch (const base::CheckpointError& error) {
     for (const char* part : {"1 missing ('module.weight')", "1 unexpected ('module.head')",
-                             "'module.inner.weight': Float[3, 2] for Float[2, 3]"}) {
+                             "'module.inner.weight' is Float[3, 2], not Float[2, 3]"}) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }

@@ -204,7 +204,7 @@ TEST(ModuleState, ListsEveryDifferenceAndChangesNothing) {
        {"the checkpoint is of another model", "2 missing ('0.bias', '1.running_var')",
         "1 unexpected ('extra')",
         "3 of another shape or type ('1.weight' is Float[3], not Float[2]",
-        "'1.bias' is a int, not a tensor", "'1.num_batches_tracked' is Float[], not Long[]"}) {
+        "'1.bias' is an int, not a tensor", "'1.num_batches_tracked' is Float[], not Long[]"}) {
     EXPECT_NE(error.find(text), std::string::npos) << error;
   }
   EXPECT_TRUE(same(net->parameters()[0], before));

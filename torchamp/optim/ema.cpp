@@ -1,9 +1,6 @@
 #include "torchamp/optim/ema.h"
 
 #include <algorithm>
-#include <sstream>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -17,6 +14,7 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/optim/low_precision.h"
+#include "torchamp/optim/named_tensors.h"
 
 namespace torchamp::optim {
 namespace {
@@ -55,29 +53,18 @@ Ema::Ema(const torch::nn::Module& module, EmaOptions options) : options_(options
 }
 
 void Ema::add(const torch::nn::Module& module, const std::string& prefix) {
-  const auto add_one = [&](const std::string& name, const at::Tensor& tensor, bool averages) {
-    if (!tensor.defined()) return;
-    if (!averages || !is_averaged(tensor)) {
-      names_.push_back({prefix + name, -1, tensor});
+  const auto add_one = [this](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+    if ((is_buffer && !options_.use_buffers) || !is_averaged(tensor)) {
+      names_.push_back({name, -1, tensor});
       return;
     }
     const auto known = std::find_if(
         averages_.begin(), averages_.end(),
         [&](const Average& average) { return average.tensor.is_same(tensor); });  // tied weights
-    names_.push_back({prefix + name, known - averages_.begin(), tensor});
-    if (known == averages_.end()) {
-      averages_.push_back({tensor, exact_value(tensor).clone(), {}});
-    }
+    names_.push_back({name, known - averages_.begin(), tensor});
+    if (known == averages_.end()) averages_.push_back({tensor, exact_value(tensor).clone(), {}});
   };
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    add_one(item.key(), item.value(), true);
-  }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    add_one(item.key(), item.value(), options_.use_buffers);
-  }
-  for (const auto& child : module.named_children()) {
-    if (child.value()) add(*child.value(), prefix + child.key() + ".");
-  }
+  detail::for_each_tensor(module, add_one, prefix);
 }
 
 void Ema::check_not_swapped_in(const char* who) const {
@@ -214,40 +201,18 @@ void Ema::reset() {
 
 base::Loading Ema::prepare_load(const base::StateDict& dict) {
   check_not_swapped_in("load_state_dict");
-  base::Loading loading;
-  std::vector<std::string> missing, unexpected, other;
-  std::unordered_set<std::string> known = {"n_averaged"};
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  // from, to
+  detail::NamedCopies named(dict);
+  named.allow("n_averaged");
   for (const Name& name : names_) {
     const std::string key = key_of(name.name);
-    known.insert(key);
-    if (name.average < 0) continue;
-    const base::Value* value = dict.find(key);
-    if (value == nullptr) {
-      missing.push_back("'" + key + "'");
-      continue;
-    }
-    const auto* from = std::get_if<at::Tensor>(&value->storage());
-    const at::Tensor& to = averages_[static_cast<size_t>(name.average)].value;
-    if (from == nullptr || !from->defined()) {
-      other.push_back("'" + key + "': a " + value->type_name() + ", not a tensor");
-    } else if (from->sizes() != to.sizes() || !is_averaged(*from) ||
-               from->is_complex() != to.is_complex()) {
-      std::ostringstream text;
-      text << "'" << key << "': " << from->scalar_type() << from->sizes() << " for "
-           << to.scalar_type() << to.sizes();
-      other.push_back(text.str());
+    if (name.average < 0) {
+      named.allow(key);
     } else {
-      copies.emplace_back(*from, to);
+      named.expect(key, averages_[static_cast<size_t>(name.average)].value);
     }
   }
-  for (const base::StateDict::Entry& entry : dict.entries()) {
-    const auto* key = std::get_if<std::string>(&entry.key);
-    if (key == nullptr || !known.contains(*key)) unexpected.push_back(base::to_string(entry.key));
-  }
-  loading.differences.add("missing", missing);
-  loading.differences.add("unexpected", unexpected);
-  loading.differences.add("of another shape or type", other);
+  base::Loading loading;
+  named.report(loading.differences);
   int64_t n_averaged = 0;
   loading.differences.attempt([&] {
     n_averaged = dict.at("n_averaged").to_int("'n_averaged'");
@@ -256,7 +221,7 @@ base::Loading Ema::prepare_load(const base::StateDict& dict) {
                                   ", 0 or more is expected");
     }
   });
-  loading.apply = [this, copies = std::move(copies), n_averaged] {
+  loading.apply = [this, copies = named.copies(), n_averaged] {
     const at::NoGradGuard no_grad;
     for (const auto& [from, to] : copies) to.copy_(from);
     n_averaged_ = n_averaged;
