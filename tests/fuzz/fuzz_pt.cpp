@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,7 @@
 #include "fuzz/harness.h"
 #include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/crc32.h"
+#include "torchamp/checkpoint/run_id.h"
 
 namespace torchamp::fuzz {
 namespace {
@@ -97,6 +99,16 @@ void check(const std::string& file) {
   if (has_trusted) use(mapped, file.size());
   if (has_read && !has_trusted) fault("mapped", "what is right is refused unless verified");
   mapped = {};
+
+  // Of a file that does not load, too.
+  std::optional<std::string> run_id;
+  reads("run_id_of", most_bytes, [&] { run_id = checkpoint::run_id_of(path); });
+  if (has_read && !run_id && file.starts_with("PK\x03\x04")) {
+    fault("run_id_of", "a file that loads cannot be asked for its run");
+  }
+  if (run_id && !run_id->empty() && !checkpoint::is_run_id(*run_id)) {
+    fault("run_id_of", "another text than a run's is taken for one");
+  }
 
   const bool is_good = reads("verify", most_bytes, [&] { checkpoint::verify(path); });
   if (is_good && !has_read) fault("verify", "a file that does not load is called good");

@@ -4,6 +4,7 @@
 TARGET is fuzz_pt or fuzz_safetensors; the first byte of a seed says how the target reads the rest.
 """
 import pathlib
+import pickle
 import sys
 import zipfile
 
@@ -32,6 +33,7 @@ def pt_seeds():
     for path in sorted(path for folder in FOLDERS for path in (GOLDEN / folder).rglob("*.pt")):
         data = path.read_bytes()
         yield from zip_seeds(path, data) if zipfile.is_zipfile(path) else legacy_seeds(data)
+    yield b"\2" + pickle.dumps({"epoch": 1, "checkpoint_manager": {"run_id": "0123456789abcdef" * 2}}, 2)
 
 
 def safetensors_seeds():
