@@ -20,6 +20,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
+#include "checkpoint/archive.h"
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/manager_support.h"
 #include "checkpoint/system_calls.h"
@@ -598,6 +599,25 @@ TEST(CheckpointManager, LoadsTheNewestWholeCheckpoint) {
   EXPECT_TRUE(same(loaded.state, load(step_path(path, 1))));
 }
 
+TEST(CheckpointManager, PassesOverNoWholeFileThatCannotBeLoaded) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  CheckpointManager(path, {.keep_last = 2}).save(numbered_state(1), 1);
+  // The int 1: a value that is whole, and no dict.
+  fs::remove(path);
+  write_file(path, make_archive({{"data.pkl", "\x80\x02K\x01."}, {"version", "3\n"}}));
+  ASSERT_EQ(find_last_good(path).file, path);
+  try {
+    load_last_good(path);
+    FAIL() << "an older file was taken";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("'" + path.string() + "' cannot be read"),
+              std::string::npos)
+        << error.what();
+    EXPECT_NE(std::string(error.what()).find("an int"), std::string::npos) << error.what();
+  }
+}
+
 TEST(CheckpointManager, KnowsEveryNameThatItMayWrite) {
   const fs::path path = "/run/last.pt";
   for (const char* name :
@@ -679,6 +699,24 @@ TEST(FindLastGood, GoesByTheTimeOfTheFilesWhereTheNewestDoesNotTellItsRun) {
                                               "', which was written last."),
               std::string::npos)
         << good.passed_over[1].reason;
+  }
+}
+
+TEST(FindLastGood, DoesNotTakeADamagedIdentityForAnothers) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "last.pt";
+  CheckpointManager manager(path, {.keep_last = 2});
+  for (int64_t step = 1; step <= 2; ++step) manager.save(numbered_state(step), step);
+  manager.wait();
+  const std::string whole = read_file(path);
+  const std::string id = manager.state_dict().at("run_id").to_string();
+  for (const std::string& text : {id, std::string("run_id"), std::string("checkpoint_manager")}) {
+    std::string bytes = whole;
+    char& letter = bytes.at(bytes.find(text) + 3);
+    letter = letter == 'a' ? 'b' : 'a';
+    fs::remove(path);
+    write_file(path, bytes);
+    EXPECT_EQ(find_last_good(path).file, step_path(path, 2)) << text;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "checkpoint/archive.h"
 #include "fuzz/harness.h"
@@ -72,6 +73,19 @@ std::string legacy_of(std::string_view rest) {
          std::string(rest);
 }
 
+// The run that the value of a whole file tells; "" where it tells none.
+std::string run_id_in(const base::Value& value) {
+  const auto dict_at = [](const base::StateDict* dict, const char* key) {
+    const base::Value* entry = dict == nullptr ? nullptr : dict->find(key);
+    return entry == nullptr ? nullptr : std::get_if<base::StateDict>(&entry->storage());
+  };
+  const auto* root = std::get_if<base::StateDict>(&value.storage());
+  const base::StateDict* manager = dict_at(root, checkpoint::kManagerKey);
+  const base::Value* id = manager == nullptr ? nullptr : manager->find(checkpoint::kRunIdKey);
+  const auto* text = id == nullptr ? nullptr : std::get_if<std::string>(&id->storage());
+  return text != nullptr && checkpoint::is_run_id(*text) ? *text : "";
+}
+
 void check(const std::string& file) {
   const std::filesystem::path path = file_of(file);
   // The reader's own budget: 16 MiB and 256 bytes for a byte of pickle, beside nodes and data.
@@ -103,8 +117,11 @@ void check(const std::string& file) {
   // Of a file that does not load, too.
   std::optional<std::string> run_id;
   reads("run_id_of", most_bytes, [&] { run_id = checkpoint::run_id_of(path); });
-  if (has_read && !run_id && file.starts_with("PK\x03\x04")) {
-    fault("run_id_of", "a file that loads cannot be asked for its run");
+  if (has_read && file.starts_with("PK\x03\x04")) {
+    if (!run_id) fault("run_id_of", "a file that loads cannot be asked for its run");
+    if (!run_id->empty() && *run_id != run_id_in(read)) {
+      fault("run_id_of", "a file that loads is said to be of another run");
+    }
   }
   if (run_id && !run_id->empty() && !checkpoint::is_run_id(*run_id)) {
     fault("run_id_of", "another text than a run's is taken for one");

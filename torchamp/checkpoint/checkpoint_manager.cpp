@@ -48,6 +48,7 @@ struct StepFile {
 
 // The step that `name` is of, when it is exactly the name that step_path() gives.
 std::optional<int64_t> step_in(const std::string& name, const fs::path& path) {
+  if (name.find(kStepInfix) == std::string::npos) return std::nullopt;  // most names
   const std::string prefix = follow_links(path).stem().string() + std::string(kStepInfix);
   if (name.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
   int64_t step = -1;
@@ -395,7 +396,16 @@ LastGood find_last_good(const fs::path& path) {
 
 LoadedLastGood load_last_good(const fs::path& path) {
   LoadedLastGood loaded;
-  loaded.good = first_good(path, [&](const fs::path& file) { loaded.state = load(file); });
+  std::exception_ptr refused;  // of a file that is whole
+  loaded.good = first_good(path, [&](const fs::path& file) {
+    try {
+      loaded.state = load(file);
+    } catch (const base::CheckpointError&) {
+      verify(file);  // what is damaged is passed over
+      refused = std::current_exception();
+    }
+  });
+  if (refused) std::rethrow_exception(refused);
   return loaded;
 }
 

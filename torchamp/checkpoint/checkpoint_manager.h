@@ -34,7 +34,8 @@ struct CheckpointManagerOptions {
 /// links where the file system has them: each checkpoint is written once. Every name is at every
 /// moment absent or a whole checkpoint. Older ones are removed when the new one is on the disk, as
 /// are those of a later step: the run has left their course. Files of other names are never
-/// touched, and none of another run is removed.
+/// touched. Of another run none is removed, but one of the same step, the best one and `path`
+/// itself are replaced; nor is a file that does not tell its run.
 ///
 /// A manager begins a run of its own, with a random identity that every checkpoint holds, unless
 /// load_state_dict() brings that of the run that it goes on with.
@@ -142,9 +143,10 @@ struct LoadedLastGood {
   base::StateDict state;
 };
 
-/// find_last_good() and load() in one: each file is read once.
+/// find_last_good() and load() in one: a good file is read once.
 ///
-/// Errors: as find_last_good(), also when no file holds a dict.
+/// Errors: as find_last_good(); as load() where a whole file cannot be loaded (no dict, not enough
+///         memory), which no older one stands in for.
 TORCHAMP_API LoadedLastGood load_last_good(const std::filesystem::path& path);
 
 }  // namespace torchamp::checkpoint

@@ -20,9 +20,9 @@ constexpr std::string_view kHex = "0123456789abcdef";
 
 const Node* find(const Node& dict, std::string_view key) {
   if (dict.kind != Node::Kind::kDict) return nullptr;
-  for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
-    const Node& name = *dict.items[i];
-    if (name.kind == Node::Kind::kString && name.text == key) return dict.items[i + 1];
+  for (size_t i = dict.items.size(); i >= 2; i -= 2) {  // of several, the last counts
+    const Node& name = *dict.items[i - 2];
+    if (name.kind == Node::Kind::kString && name.text == key) return dict.items[i - 1];
   }
   return nullptr;
 }
@@ -52,13 +52,14 @@ std::string first_record(const InputFile& file) {
 }
 
 std::string run_id_of(const InputFile& file) {
+  std::optional<ZipReader> archive;
   try {
-    const std::string pickle = ZipReader(file).read("data.pkl");
-    return run_id_in(Unpickler(pickle).load());
-  } catch (const FormatError&) {
-    const std::string pickle = first_record(file);
-    return run_id_in(Unpickler(pickle).load_next());
+    archive.emplace(file);
+  } catch (const FormatError&) {  // its end is missing
   }
+  const std::string pickle = archive ? archive->read("data.pkl") : first_record(file);
+  Unpickler machine(pickle);
+  return run_id_in(archive ? machine.load() : machine.load_next());
 }
 
 }  // namespace

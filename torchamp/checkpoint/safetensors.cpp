@@ -185,7 +185,7 @@ StateDict load_safetensors(const std::filesystem::path& path, const LoadOptions&
 }
 
 StateDict safetensors_metadata(const std::filesystem::path& path) {
-  return read_file(kLoad, path, [](const InputFile& file) {
+  return read_file("checkpoint::safetensors_metadata", path, [](const InputFile& file) {
     uint64_t data_offset = 0;
     return read_header(file, &data_offset).metadata;
   });
