@@ -111,7 +111,8 @@ std::string short_number(double value) {
 // The only element of a tensor of real numbers.
 std::string element_text(const at::Tensor& tensor) {
   const at::Tensor element = as_row(tensor);
-  const bool is_int = !element.is_floating_point() && element.scalar_type() != at::kBool;
+  if (element.scalar_type() == at::kBool) return element.item<bool>() ? "True" : "False";
+  const bool is_int = !element.is_floating_point();
   if (is_int && element.scalar_type() != at::kUInt64) {
     return std::to_string(element.to(at::kLong).item<int64_t>());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 #include <vector>
@@ -35,7 +36,8 @@ std::optional<double> number(const Value* value) {
 
 std::string number_text(double value) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.6g", value);
+  const bool is_whole = std::fabs(value) < 0x1p53 && value == std::floor(value);
+  std::snprintf(text.data(), text.size(), is_whole ? "%.0f" : "%.6g", value);
   return text.data();
 }
 
@@ -104,8 +106,9 @@ std::string history_words(const StateDict& dict) {
   const std::optional<double> applied = number(find(dict, "applied_steps"));
   const std::optional<double> skipped = number(find(dict, "skipped_steps"));
   if (!applied || !skipped) return "";
-  return "what the scaler did: " + number_text(*applied) + " steps applied, " +
-         number_text(*skipped) + " skipped";
+  return "what the scaler did: " + number_text(*applied) +
+         (*applied == 1 ? " step applied, " : " steps applied, ") + number_text(*skipped) +
+         " skipped";
 }
 
 std::string generators_words(const StateDict& dict) {

@@ -198,7 +198,8 @@ void take_run(const base::StateDict& checkpoint, const CLI::App& command, TrainO
     const base::Value& value = checkpoint.at(part);
     const auto* dict = std::get_if<base::StateDict>(&value.storage());
     if (dict == nullptr) {
-      differences.add(std::string(part) + ": it is a " + value.type_name() + ", not a dict");
+      differences.add(std::string(part) + ": it is " + base::with_article(value.type_name()) +
+                      ", not a dict");
     }
     return dict;
   };
@@ -245,7 +246,8 @@ LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
   if (good.passed_over.empty()) {
     message += position(state) + ".";
   } else {
-    message += ", " + good.reason + "," + position(state) + ":";
+    const std::string where = position(state);
+    message += ", " + good.reason + (where.empty() ? "" : ",") + where + ":";
     for (const auto& each : good.passed_over) message += " " + without_callers(each.reason);
   }
   return {std::move(state), std::move(message)};

@@ -8,6 +8,7 @@
 
 #include "cli/device.h"
 #include "torchamp/base/error.h"
+#include "torchamp/base/words.h"
 #include "torchamp/train/machine.h"
 #include "torchamp/train/metrics.h"
 
@@ -336,6 +337,9 @@ void take_from_checkpoint(const base::StateDict& config, const CLI::App& command
   const base::Value* model = config.find("model");
   if (model == nullptr) differences.add("model is missing");
   const bool is_readable = model != nullptr && model->is<std::string>();
+  if (model != nullptr && !is_readable && is_given("model")) {
+    differences.add("model is " + base::with_article(model->type_name()) + ", not a str");
+  }
   if (is_readable && is_given("model") && options.model != model->to_string()) {
     throw base::CheckpointError(
         "[--resume] '" + options.checkpoint + "' is a checkpoint of model '" + model->to_string() +

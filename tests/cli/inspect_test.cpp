@@ -176,6 +176,11 @@ TEST(Inspect, SaysWhatAFileOfOnePartIs) {
   EXPECT_EQ(head(dict({{"state", StateDict()}, {"param_groups", base::List{{group, group}}}})),
             "SGD state of 6 parameters, still empty, lr 0.1");
   EXPECT_EQ(head(StateDict()), "no tensors");
+  // Counts are shown whole, however large.
+  EXPECT_EQ(
+      head(dict(
+          {{"epoch", 1234567}, {"loss", 0.1234567}, {"train_state", dict({{"step", 16777217}})}})),
+      "epoch 1234567, step 16777217, loss 0.123457");
 }
 
 TEST(Inspect, SaysWhatATrainersCheckpointHolds) {
@@ -425,6 +430,14 @@ TEST(InspectDiff, EveryKindOfDifferenceIsTold) {
   EXPECT_EQ(differences[1].at("max_abs"), "inf");
   EXPECT_EQ(differences[7], json({{"key", {"epoch"}}, {"kind", "value"}, {"a", 3}, {"b", 4}}));
   EXPECT_EQ(differences[9].at("key"), json({"list", 2}));
+}
+
+TEST(InspectDiff, AFlagIsShownAsPythonWritesIt) {
+  Folder folder;
+  checkpoint::save(folder / "a.pt", dict({{"flag", torch::tensor(true)}}));
+  checkpoint::save(folder / "b.pt", dict({{"flag", torch::tensor(false)}}));
+  EXPECT_EQ(folder.run({"inspect", "a.pt", "--diff", "b.pt"}).out,
+            "! flag: True -> False\n1 difference; 0 entries are equal\n");
 }
 
 TEST(InspectDiff, AComplexNumberIsOneElement) {

@@ -404,8 +404,6 @@ StateDict with_groups(const std::string& name, const std::function<void(StateDic
   return dict;
 }
 
-// PyTorch 1.13 to 2.6 wrote fewer keys, later versions may write more; numbers come in every type
-// that Python takes for one.
 // `saved` with another value in its first group.
 StateDict with_option(const StateDict& saved, const char* key, Value value) {
   List groups{saved.at("param_groups").to_items()};
@@ -456,6 +454,8 @@ TEST(OptimizerState, RefusesHyperparametersThatNoOptimizerCanBeMadeWith) {
       "");
 }
 
+// PyTorch 1.13 to 2.6 wrote fewer keys, later versions may write more; numbers come in every type
+// that Python takes for one.
 TEST(OptimizerState, TakesTheGroupsOfOlderAndLaterVersions) {
   torch::nn::Sequential net = model();
   torch::optim::AdamW optimizer = adamw(net);

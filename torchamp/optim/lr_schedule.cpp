@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <sstream>
 #include <string>
 
 #include <torch/optim/optimizer.h>
@@ -84,8 +85,9 @@ base::Loading WarmupCosine::prepare_load(const base::StateDict& state) {
       const std::string name = "base_lrs[" + std::to_string(i) + "]";
       const double rate = rates[i].to_double(name);
       if (rate >= 0.0 && std::isfinite(rate)) continue;
-      throw base::CheckpointError(name + " is " + std::to_string(rate) +
-                                  ", a finite number from 0 is expected");
+      std::ostringstream text;
+      text << name << " is " << rate << ", a finite number from 0 is expected";
+      throw base::CheckpointError(text.str());
     }
   });
   loading.apply = [this, step] { set_last_step(step); };

@@ -108,7 +108,8 @@ at::Tensor read_tensor(const StateDict& dict, const char* key, const at::Tensor&
   if (value == nullptr) return {};
   const auto* tensor = std::get_if<at::Tensor>(&value->storage());
   if (tensor == nullptr || !tensor->defined()) {
-    place.differences.add(place.name(key) + " is a " + value->type_name() + ", not a tensor");
+    place.differences.add(place.name(key) + " is " + base::with_article(value->type_name()) +
+                          ", not a tensor");
     return {};
   }
   const at::Tensor& saved = *tensor;
@@ -513,7 +514,7 @@ void read_states(const StateDict& saved, const Codec& codec, bool keeps_float,
     const at::Tensor& parameter = *it->second;
     const auto* dict = std::get_if<StateDict>(&value.storage());
     if (dict == nullptr) {
-      differences.add(who + " is a " + value.type_name() + ", not a dict");
+      differences.add(who + " is " + base::with_article(value.type_name()) + ", not a dict");
       continue;
     }
     auto state = codec.read_state(*dict, parameter, *read.options_of.at(&parameter),

@@ -28,7 +28,8 @@ void FiniteCheck::add(std::string name, const at::Tensor& tensor, Accepts accept
   if (real.is_complex()) real = at::view_as_real(real.resolve_conj());
   if (!real.is_floating_point() || real.numel() == 0) return;
   if (real.element_size() == 1) real = real.to(at::kFloat);  // 8-bit floats have no order in ATen
-  // One pass without a temporary: a tenth of the time of isfinite().all().
+  // One pass: a tenth of the time of isfinite().all(). aminmax() copies what is not contiguous.
+  if (real.is_non_overlapping_and_dense()) real = real.as_strided({real.numel()}, {1});
   const auto [least, largest] = at::aminmax(real);
   items_.push_back({std::move(name), accepts});
   for (const at::Tensor& extreme : {least, largest}) {

@@ -13,6 +13,7 @@
 
 #include "torchamp/base/error.h"
 #include "torchamp/base/loading.h"
+#include "torchamp/base/words.h"
 #include "torchamp/ops/choice_table.h"
 #include "torchamp/ops/choices.h"
 #include "torchamp/optim/low_precision.h"
@@ -99,7 +100,8 @@ class Resume {
     const base::Value* value = checkpoint_.find(key);
     if (value == nullptr || value->is_none()) return {nullptr, true};
     const auto* dict = std::get_if<base::StateDict>(&value->storage());
-    if (dict == nullptr) differ(key, std::string("it is a ") + value->type_name() + ", not a dict");
+    if (dict == nullptr)
+      differ(key, "it is " + base::with_article(value->type_name()) + ", not a dict");
     return {dict, false};
   }
 

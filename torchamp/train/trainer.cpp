@@ -450,9 +450,7 @@ void Trainer::Run::let_config_rule(const base::StateDict& loaded) {
     if (saved == now) return;
     const std::string text = "The checkpoint's " + name + ", " + shortest(saved) +
                              ", gives way to this run's, " + shortest(now) + ".";
-    if (std::find(told.begin(), told.end(), text) != told.end()) return;  // of another group
-    say(text);
-    told.push_back(text);
+    if (std::find(told.begin(), told.end(), text) == told.end()) told.push_back(text);
   };
   auto& groups = parts.optimizer->param_groups();
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -468,6 +466,7 @@ void Trainer::Run::let_config_rule(const base::StateDict& loaded) {
       adamw->weight_decay(*config.weight_decay);
     }
   }
+  for (const std::string& text : told) say(text);  // last, as it may throw
 }
 
 void Trainer::Run::stop_if_asked() {
