@@ -25,6 +25,7 @@
 #include "checkpoint/system_calls.h"
 #include "support/temporary_folder.h"
 #include "torchamp/base/error.h"
+#include "torchamp/checkpoint/checkpoint.h"
 #include "torchamp/checkpoint/checkpoint_manager.h"
 
 namespace torchamp::checkpoint {
@@ -141,6 +142,12 @@ TEST(ManagerCrash, AProcessKilledAtAnyCallLeavesAWholeNewestCheckpoint) {
       const int64_t step = check_remains(path, *shared, shared->finished > 0);
       // `path`, three steps, one about to be removed, and the best one.
       EXPECT_LE(checkpoint_files(path).size(), 6U);
+      // So does a next process that begins to write: what the killed one left half written may be
+      // the same file as what it finished.
+      const std::vector<fs::path> files = checkpoint_files(path);
+      check_can_save(path);
+      EXPECT_EQ(checkpoint_files(path), files);
+      EXPECT_EQ(check_remains(path, *shared, shared->finished > 0), step);
       ASSERT_FALSE(HasFailure());
 
       // The next process goes on, and cleans up.

@@ -108,8 +108,14 @@ void AtomicFile::open_partial() {
     const bool is_ours = ::fstat(descriptor, &opened) == 0 &&
                          ::stat(partial_.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
                          opened.st_dev == named.st_dev;
-    if (is_ours) break;
-    // The writer before us renamed or removed what we opened: open what stands there now.
+    const bool has_other_names = opened.st_nlink > 1;
+    if (is_ours && !has_other_names) break;
+    // A process that was killed between its last names left one whole file under several: this name
+    // goes, the file stays.
+    if (is_ours && ::unlink(partial_.c_str()) != 0 && errno != ENOENT) {
+      fail("removing what an earlier process left of it", errno);
+    }
+    // Else the writer before us renamed or removed what we opened: open what stands there now.
     descriptor_ = -1;
     ::close(descriptor);
   }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "torchamp/base/error.h"
+#include "torchamp/checkpoint/file_kind.h"
 #include "torchamp/checkpoint/format_error.h"
 #include "torchamp/checkpoint/input_file.h"
 #include "torchamp/checkpoint/unpickler.h"
@@ -52,10 +53,12 @@ std::string first_record(const InputFile& file) {
 }
 
 std::string run_id_of(const InputFile& file) {
+  if (kind_of(file) == FileKind::kLegacy) return "";  // never written by a manager
   std::optional<ZipReader> archive;
   try {
     archive.emplace(file);
-  } catch (const FormatError&) {  // its end is missing
+  } catch (const FormatError&) {
+    archive.reset();  // its end is missing
   }
   const std::string pickle = archive ? archive->read("data.pkl") : first_record(file);
   Unpickler machine(pickle);

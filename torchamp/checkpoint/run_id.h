@@ -19,7 +19,7 @@ std::string new_run_id();
 bool is_run_id(std::string_view text);
 
 /// The run that the file at `path` says it is of; "" where it says none, as files of Python's and
-/// of earlier versions; nullopt where that cannot be read, as in a file of before PyTorch 1.6.
+/// of before PyTorch 1.6; nullopt where that cannot be read.
 /// Reads the pickle alone, no tensor: of a file whose data are damaged or whose end is gone, too.
 std::optional<std::string> run_id_of(const std::filesystem::path& path);
 
