@@ -113,7 +113,8 @@ std::string element_text(const at::Tensor& tensor) {
   const at::Tensor element = as_row(tensor);
   if (element.scalar_type() == at::kBool) return element.item<bool>() ? "True" : "False";
   const bool is_int = !element.is_floating_point();
-  if (is_int && element.scalar_type() != at::kUInt64) {
+  if (element.scalar_type() == at::kUInt64) return std::to_string(element.item().toUInt64());
+  if (is_int) {
     return std::to_string(element.to(at::kLong).item<int64_t>());
   }
   return float_text(as_doubles(element).item<double>());

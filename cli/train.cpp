@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -253,11 +255,24 @@ LoadedCheckpoint load_checkpoint(const TrainOptions& options) {
   return {std::move(state), std::move(message)};
 }
 
-// What becomes of an earlier run's other checkpoints.
-std::string stay(size_t count) {
-  if (count == 0) return "";
-  return (count == 1 ? " Its other checkpoint stays" : " Its other checkpoints stay") +
-         std::string(" beside it, but for names that this run writes too.");
+// What a new run says of the checkpoints that an earlier one left at `path`; nothing without any.
+std::string replaced_text(const std::filesystem::path& path) {
+  const std::vector<std::filesystem::path> files = checkpoint::checkpoint_files(path);
+  if (files.empty()) return "";
+  const std::string names = ", but for names that this run writes too";
+  if (files.front() != path) {
+    return "'" + path.string() + "' is not there, but " +
+           base::counted(files.size(), "checkpoint") + " of an earlier run " +
+           (files.size() == 1 ? "is" : "are") + " beside it and " +
+           (files.size() == 1 ? "stays" : "stay") + names + "; --resume goes on from the newest.";
+  }
+  const std::string text = "'" + path.string() +
+                           "' holds an earlier run, which this one's first checkpoint replaces; "
+                           "--resume goes on from it.";
+  if (files.size() == 1) return text;
+  return text +
+         (files.size() == 2 ? " Its other checkpoint stays" : " Its other checkpoints stay") +
+         " beside it" + names + ".";
 }
 
 // The line of an epoch, with what the allocator did until then.
@@ -290,18 +305,14 @@ void run_train(TrainOptions options, const CLI::App& command) {
   }
   check_files_differ(options);
   prepare_checkpoint(options);
-  std::error_code ignored;
-  const bool replaces_earlier_run = !options.resume && !options.checkpoint.empty() &&
-                                    std::filesystem::exists(options.checkpoint, ignored);
+  std::string replaced;  // what a new run does to an earlier one's files
+  if (!options.resume && !options.checkpoint.empty()) {
+    replaced = replaced_text(options.checkpoint);
+  }
   ModelAndData made = make_model_and_data(options, data_state);
   train::Progress progress(stdout, progress_options(options, made.data.train->info().is_text));
   progress.on_message(heading(options, made));
-  if (replaces_earlier_run) {
-    progress.on_message("'" + options.checkpoint +
-                        "' holds an earlier run, which this one's first checkpoint replaces; "
-                        "--resume goes on from it." +
-                        stay(checkpoint::checkpoint_files(options.checkpoint).size() - 1));
-  }
+  if (!replaced.empty()) progress.on_message(replaced);
   if (!resumed_from.empty()) progress.on_message(resumed_from);
   train::TrainerConfig config = trainer_config(options);
   if (config.precision == train::Precision::kFp16 && !train::has_fast_fp16(config.device)) {

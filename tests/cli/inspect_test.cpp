@@ -432,12 +432,15 @@ TEST(InspectDiff, EveryKindOfDifferenceIsTold) {
   EXPECT_EQ(differences[9].at("key"), json({"list", 2}));
 }
 
-TEST(InspectDiff, AFlagIsShownAsPythonWritesIt) {
+TEST(InspectDiff, FlagsAndCountsAreShownAsPythonWritesThem) {
   Folder folder;
-  checkpoint::save(folder / "a.pt", dict({{"flag", torch::tensor(true)}}));
-  checkpoint::save(folder / "b.pt", dict({{"flag", torch::tensor(false)}}));
+  const at::Tensor most = torch::full({1}, -1, at::kLong).view(at::kUInt64);  // 2^64 - 1
+  const at::Tensor less = torch::full({1}, -2, at::kLong).view(at::kUInt64);
+  checkpoint::save(folder / "a.pt", dict({{"flag", torch::tensor(true)}, {"count", most}}));
+  checkpoint::save(folder / "b.pt", dict({{"flag", torch::tensor(false)}, {"count", less}}));
   EXPECT_EQ(folder.run({"inspect", "a.pt", "--diff", "b.pt"}).out,
-            "! flag: True -> False\n1 difference; 0 entries are equal\n");
+            "! flag: True -> False\n! count: 18446744073709551615 -> 18446744073709551614\n"
+            "2 differences; 0 entries are equal\n");
 }
 
 TEST(InspectDiff, AComplexNumberIsOneElement) {

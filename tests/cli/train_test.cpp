@@ -251,6 +251,23 @@ TEST(TrainCommand, KeepsTheLastAndTheBestAndGoesOnFromTheNewestWholeOne) {
   EXPECT_EQ(lines(result.err).size(), 1U);
 }
 
+TEST(TrainCommand, ANewRunSaysWhatBecomesOfAnEarlierOnesFiles) {
+  Folder folder;
+  const std::string run = kSmall + "64 --checkpoint run/last.pt --epochs 2 ";
+  ASSERT_EQ(folder.run(words(run + "--keep-last 2")).exit_code, 0);
+  const auto out_of_new_run = [&] { return folder.run(words(run)).out; };
+  const std::string stay = " beside it";
+  const std::string names = ", but for names that this run writes too";
+  EXPECT_THAT(out_of_new_run(),
+              HasSubstr("'run/last.pt' holds an earlier run, which this one's first checkpoint "
+                        "replaces; --resume goes on from it. Its other checkpoints stay" +
+                        stay + names + ".\n"));
+  std::filesystem::remove(folder / "run/last.pt");
+  EXPECT_THAT(out_of_new_run(),
+              HasSubstr("'run/last.pt' is not there, but 2 checkpoints of an earlier run are" +
+                        stay + " and stay" + names + "; --resume goes on from the newest.\n"));
+}
+
 TEST(TrainCommand, SignalWithoutCheckpointSaysThatNothingWasWritten) {
   Folder folder;
   const pid_t child =
